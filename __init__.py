@@ -1,11 +1,24 @@
 """attnbench: which attention should I use, and is this new one really better?"""
 __version__ = "0.2.0"
-__all__ = ["AttnbenchError", "boards", "check", "choose", "compare", "plan", "probe", "records", "register", "run",
-           "status"]
+__all__ = ["AttnbenchError", "audit", "boards", "check", "choose", "compare", "plan", "probe", "records", "register",
+           "run", "status"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .bench.api import AttnbenchError, boards, check, choose, compare, plan, probe, records, register, run, status
+    from .bench.api import (
+        AttnbenchError,
+        audit,
+        boards,
+        check,
+        choose,
+        compare,
+        plan,
+        probe,
+        records,
+        register,
+        run,
+        status,
+    )
 
 def __getattr__(name: str) -> object:
     """Imports the Python interface when one of its names is first used, so that the package itself imports nothing."""

@@ -27,6 +27,7 @@ from .core.errors import PluginError, SelectionError
 from .core.registry import TASKS, VARIANTS
 from .core.spec import Spec, bytes_of, parse_selection, parse_value
 from .process.ask import ask, asking
+from .run.audit import audit as audit
 from .store.records import Records
 
 if TYPE_CHECKING:
@@ -35,17 +36,16 @@ if TYPE_CHECKING:
     from .board.filters import Filters
     from .board.probe import ProbeReport
     from .board.report import Overview, Report
-    from .gate.checked_variant import VariantSource
     from .gate.report import CheckReport
+    from .gate.variant import VariantSource
     from .plan.planner import Plan
+    from .run.events import RunListener
     from .run.executors.executor import Executor
-    from .run.run_selection import RunListener
     from .run.runner import Runner
     from .run.status import RunStatus
     from .score.cost import Mode
     from .score.key import BoardKey
     from .store.artifacts import StoredPredictions
-    from .store.store import Store
     from .store.table import ResultTable
 
 RESULTS = Path("results/local")
@@ -59,13 +59,14 @@ Names = str | Spec | Iterable[str | Spec]
 class RunOptions(TypedDict, total=False):
     """Options of `run` and `plan`, beside variants and tasks.
 
-    suite: a built-in suite or a FILE.toml, which the other options change. preset: such as `quick[steps=100]`.
-    seeds: how many. selection: split that chooses the checkpoint, `validation` or `test`. lanes: only these of
-    `baseline,tune,train,time`. memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants
-    run in so much. device: `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data.
-    offline: never download. retry: run failed cells again. timeout: seconds that a cell may take. threads: of the
-    processor for each job, 0 for its share of the cores. jobs: how many run at once; None leaves it to the executor.
-    executor_options: of the executor, such as `{"partition": "gpu", "time": "2h"}`.
+    suite: a built-in suite or a FILE.toml, which the other options change. preset: such as `quick[steps=100]`. seeds:
+    how many. selection: split that chooses the checkpoint, `validation` or `test`. lanes: only these of
+    `baseline,tune,train,time`. match_parameters: give every model the size of softmax's, by its feed-forward.
+    memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants run in so much. device:
+    `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data. offline: never download.
+    retry: run failed cells again. timeout: seconds that a cell may take. threads: of the processor for each job, 0 for
+    its share of the cores. jobs: how many run at once; None leaves it to the executor. executor_options: of the
+    executor, such as `{"partition": "gpu", "time": "2h"}`.
     """
 
     suite: str | None
@@ -73,6 +74,7 @@ class RunOptions(TypedDict, total=False):
     seeds: int | None
     selection: str | None
     lanes: str | Iterable[str] | None
+    match_parameters: bool
     memory_budget: str | int | None
     device: str | None
     results: str | Path
@@ -103,11 +105,11 @@ def run(
 
     >>> found = attnbench.run("rela,entmax15", "lra-text", preset="smoke")                         # doctest: +SKIP
     """
-    from .run.run_selection import LoggingListener, run_selection
+    from .run.events import LoggingListener
 
-    told = progress or LoggingListener()
+    listener = progress or LoggingListener()
     with asking():
-        return run_selection(_runner(variants, tasks, told, executor, **options), told)
+        return _runner(variants, tasks, listener, executor, **options).run_all(listener)
 
 
 def plan(
@@ -124,7 +126,7 @@ def plan(
 
     >>> [str(step.cell) for step in attnbench.plan("rela", "lra-text").left]                       # doctest: +SKIP
     """
-    from .run.run_selection import LoggingListener
+    from .run.events import LoggingListener
 
     with asking():
         return _runner(variants, tasks, progress or LoggingListener(), executor, **options | {"offline": True}).plan()
@@ -142,7 +144,9 @@ def records(results: str | Path = RESULTS, *, notice: Callable[[str], None] = LO
 
     notice: is told of lines that cannot be read, which are left out.
     """
-    return Records(results=Path(results), records=tuple(_store(results, notice).records()))
+    from .store.store import Store
+
+    return Records(results=Path(results), records=tuple(Store(Path(results), notice).records()))
 
 
 def boards(
@@ -220,20 +224,10 @@ def compare(
 
     Raises SelectionError where no board has both.
     """
-    from .board.compare import check_measured
-    from .board.compare import compare as compare_on
+    from .board.compare import compare_on_boards
 
     table, predictions, keys = _answered(results, notice, filters)
-    check_measured(table, one, other)
-    found, problems = [], []
-    for key in keys:
-        try:
-            found.append(compare_on(table, key, one, other, predictions, margin))
-        except SelectionError as error:
-            problems.append(error)
-    if not found and problems:
-        raise problems[0]
-    return found
+    return compare_on_boards(table, keys, one, other, predictions, margin)
 
 
 def choose(
@@ -276,23 +270,33 @@ def lengths_to_choose_at(
     return lengths_timed(table, [*keys, *others])
 
 
-def check(variant: VariantSource, *, device: str = "cpu", dtype: str = "float32") -> CheckReport:
+def check(
+    variant: VariantSource | Callable[..., Any],
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    **arguments: Any,
+) -> CheckReport:
     """Test what a variant promises: causality, padding, gradients, precision, decoding.
 
-    variant: a name, a Spec, a class, or a function from an AttentionShape to a variant. device: `cpu` or `cuda`.
-    dtype: `float32`, `bfloat16` or `float16`. Returns a report that is true where no property fails; its `problem` says
-    why a variant does not build. Raises SelectionError for text that names none and for another dtype,
-    DeviceError for a device that this machine lacks.
+    variant: a name, such as `rela` or `mine.py:MyAttention[heads=4]`, a Spec, a class of the contract, or a function
+    from an AttentionShape to a variant; or anybody's module, its class with `arguments`, or a function of query, key
+    and value: these run in this process. device: `cpu` or `cuda`. dtype: `float32`, `bfloat16` or `float16`. Returns a
+    report that is true where no property fails; its `problem` says why a variant does not build, and its `note` how
+    foreign code is called. Raises SelectionError for text that names none and for another dtype, DeviceError for a
+    device that this machine lacks.
 
     >>> report = attnbench.check("rela")                                                           # doctest: +SKIP
     >>> assert report, report.failures                                                             # doctest: +SKIP
     """
-    from .gate.report import CheckReport, check_variant
+    from .gate.report import CheckReport
     from .plan.facts import resolve
     from .run.questions import CHECK_PATIENCE, CheckVariant
 
     if not isinstance(variant, str | Spec):
-        return check_variant(variant, getattr(variant, "__name__", "variant"), device=device, dtype=dtype)
+        from .run.audit import examined_here
+
+        return examined_here(variant, arguments, device, dtype)
     spec = Spec.parse(variant) if isinstance(variant, str) else variant
     with asking():
         try:
@@ -378,6 +382,7 @@ def _runner(
     preset: str | Spec | None = None,
     seeds: int | None = None,
     selection: str | None = None,
+    match_parameters: bool = False,
     memory_budget: str | int | None = None,
     lanes: str | Iterable[str] | None = None,
     results: str | Path = RESULTS,
@@ -390,14 +395,16 @@ def _runner(
     from .run.runner import Runner, RunRequest
 
     named = (None if names is None else specs_of(names) for names in (variants, tasks))
-    asked = suite_with(suite, *named, preset=preset, seeds=seeds, selection=selection)
+    asked = suite_with(suite, *named, preset=preset, seeds=seeds, selection=selection, matched=match_parameters)
     if memory_budget is not None:
         asked = replace(asked, tasks=with_longest(asked.tasks, int(bytes_of(str(memory_budget)))))
     if lanes is not None:
         others["lanes"] = tuple(lane.strip() for lane in (lanes.split(",") if isinstance(lanes, str) else lanes))
     folder = None if data_dir is None else Path(data_dir)
     name = executor if isinstance(executor, str) else None
-    settings = asked.executor.changed(name, jobs, executor_options)
+    settings = asked.executor
+    if name is not None or jobs is not None or executor_options:
+        settings = settings.changed(name, jobs, executor_options)
     request = RunRequest(suite=asked, results=Path(results), data_dir=folder, executor=settings, **others)
     return Runner(
         request=request,
@@ -407,32 +414,14 @@ def _runner(
     )
 
 
-def _store(results: str | Path, notice: Callable[[str], None]) -> Store:
-    from .store.store import Store
-
-    return Store(Path(results), notice)
-
-
 def _answered(
     results: str | Path | Records, notice: Callable[[str], None], filters: Filters
 ) -> tuple[ResultTable, StoredPredictions, list[BoardKey]]:
     """The whole folder, and the boards of it that are asked for: of Records those that they answer."""
     from .board.select import read_store
-    from .score.key import BoardFilter, board_keys
+    from .score.key import BoardFilter, answering, board_keys
+    from .store.store import Store
 
-    folder = results.results if isinstance(results, Records) else results
-    table, predictions = read_store(_store(folder, notice))
+    table, predictions = read_store(Store(results.results if isinstance(results, Records) else Path(results), notice))
     keys = board_keys(table, BoardFilter(**filters))
-    if isinstance(results, Records):
-        asked = {(str(record.cell.task), str(record.cell.preset)) for record in results}
-        selections = {record.cell.selection for record in results if record.cell.lane == "train"}
-        machines = {record.measured_on for record in results if record.cell.lane == "time"}
-        keys = [
-            key
-            for key in keys
-            if (key.task, key.preset) in asked
-            and (not selections or key.selection in selections)
-            # what was only trained may have been timed on any machine
-            and (not machines or key.machine in machines | {""})
-        ]
-    return table, predictions, keys
+    return table, predictions, answering(keys, results) if isinstance(results, Records) else keys

@@ -17,7 +17,8 @@ MOST_MARKS = 4
 _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _MARKUP = re.compile(r"([\\`*_\[\]|~$]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 _MENTION = re.compile(r"@(?=\w)")
-_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+# also behind a semicolon, which separates cells where a comma is the decimal point, whatever the quotes
+_FORMULA = re.compile(r"(^|;)(?=[\s\"]*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
@@ -72,10 +73,10 @@ def in_latex(text: str, longest: int | None = None) -> str:
 def in_csv(text: str) -> str:
     """`text` that no spreadsheet takes for a formula.
 
-    >>> in_csv("=1+1"), in_csv("local")
-    ("'=1+1", 'local')
+    >>> in_csv("=1+1"), in_csv("local"), in_csv("a;=1+1")
+    ("'=1+1", 'local', "a;'=1+1")
     """
-    return f"'{visible(text)}" if _FORMULA.match(text) else visible(text)
+    return _FORMULA.sub(r"\1'", visible(text))
 
 
 def in_html(value: Any) -> Any:

@@ -51,6 +51,14 @@ __all__ = [
 ]
 
 
+def as_task(found: Any, name: str) -> type[Task]:
+    """The class of a task that somebody named; raises SelectionError for anything else."""
+    if isinstance(found, type) and issubclass(found, Task):
+        return found
+    kind = f"the {type(found).__name__} {name}" if not isinstance(found, type) else f"the class {name}"
+    raise SelectionError(f"expected a subclass of attnbench.tasks.contract.Task, got {kind}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """The facts of a task that a model is built from. Its subclasses are the kinds of problem.
@@ -111,6 +119,10 @@ class DataPlace:
     notice: Callable[[str], None] = field(default=print)
     progress: Callable[[str, int, int], None] = field(default=no_progress)
 
+    def download(self, name: str) -> Path:
+        """The path of a download of that name. Only a whole, checked file ever has it."""
+        return self.cache / "downloads" / name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
@@ -166,7 +178,7 @@ class Task(ABC):
         """The recipe of this preset, with its overrides. Raises SelectionError for an unknown preset."""
         known = self.presets()
         if preset.name not in known:
-            matches = get_close_matches(preset.name, known, n=1, cutoff=0.5)
+            matches = get_close_matches(preset.name.lower(), known, n=1, cutoff=0.5)
             near = f" (did you mean {matches[0]!r}?)" if matches else ""
             raise SelectionError(f"this task has no preset {preset.name!r}{near}; it has: {', '.join(known)}")
         return known[preset.name].with_overrides(preset)

@@ -1,4 +1,4 @@
-"""Splits: the token ids of all examples end to end, and subsets of these examples in an order."""
+"""Splits: the token ids of all examples end to end, subsets of these examples in an order, and text as byte ids."""
 
 from __future__ import annotations
 
@@ -74,12 +74,8 @@ class BatchLayout:
         examples = len(self.ids.starts) // self.towers
         ids = self.ids.read(tokens).reshape(examples, self.towers, self.ids.width)
         labels = self.labels
-        return ids, self.lengths, labels.read(tokens).astype(np.int64) if isinstance(labels, TokenRows) else labels
-
-    @property
-    def lengths(self) -> Whole:
-        """Tokens of each sequence, (batch, towers)."""
-        return self.ids.lengths.reshape(-1, self.towers)
+        lengths = self.ids.lengths.reshape(-1, self.towers)
+        return ids, lengths, labels.read(tokens).astype(np.int64) if isinstance(labels, TokenRows) else labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +118,7 @@ class Split:
         return Subset(split=self, indices=np.asarray(indices, dtype=np.int64))
 
     def all(self) -> Subset:
-        return self.subset(np.arange(len(self), dtype=np.int64))
+        return Subset(split=self, indices=np.arange(len(self), dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,3 +169,17 @@ class Subset:
         return BatchLayout(
             ids=self.split.rows(sequences, length, width=length), towers=towers, labels=self.split.labels[chosen]
         )
+
+
+def byte_ids(text: bytes) -> Ids:
+    """Token ids of a text: byte + 1, since id 0 is padding."""
+    return np.frombuffer(text, dtype=np.uint8).astype(np.uint16) + np.uint16(1)
+
+
+def bytes_of(ids: Ids) -> bytes:
+    """The text of ids that `byte_ids` made.
+
+    >>> bytes_of(byte_ids(b"caf\\xc3"))
+    b'caf\\xc3'
+    """
+    return (np.asarray(ids) - np.uint16(1)).astype(np.uint8).tobytes()

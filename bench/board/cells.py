@@ -10,6 +10,7 @@ from ..core.metrics import Metric
 from ..stats.format import point, speed
 from ..stats.intervals import Estimate
 from ..stats.scoring import ratio
+from ..stats.shares import Share
 from .board import TableCell
 
 EMPTY = TableCell()
@@ -49,6 +50,20 @@ def ratio_cell(cost: Estimate, note: str = "") -> TableCell:
     """A ratio of times, from its logarithm, as faster or slower than the reference."""
     found = ratio(cost)
     return interval_cell(found, speed(found), speed(point(found.value)), note)
+
+
+def share_cell(found: Share) -> TableCell:
+    """How many trainings learned, with the exact interval of their share.
+
+    >>> share_cell(Share(3, 6)).text
+    '3 of 6 (12–88 %)'
+    """
+    ends, count = found.interval(), found.trained
+    counts = f"{found.learned} of {count}"
+    text = f"{counts} ({100 * ends.low:.0f}–{100 * ends.high:.0f} %)"
+    return TableCell(
+        text=text, brief=counts, bare=counts, value=found.learned, low=count * ends.low, high=count * ends.high
+    )
 
 
 def reference_cell(value: float) -> TableCell:

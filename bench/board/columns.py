@@ -14,6 +14,11 @@ Cell = Callable[[str], TableCell]
 Columns = Sequence[tuple[Column, Cell]]
 
 
+def when(present: bool, column: Column, cell: Cell) -> list[tuple[Column, Cell]]:
+    """The column with its cells, where the board has it."""
+    return [(column, cell)] if present else []
+
+
 def cells_of(columns: Columns, name: str) -> tuple[TableCell, ...]:
     """The cells of the row with that name."""
     return tuple(cell(name) for _, cell in columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import SelectionError
@@ -46,6 +47,27 @@ class Comparison:
     memory: float | None
     sentences: tuple[str, ...]
     records: tuple[str, ...]
+
+
+def compare_on_boards(
+    table: ResultTable,
+    keys: Sequence[BoardKey],
+    one: str,
+    other: str,
+    predictions: Predictions,
+    margin: float | None = None,
+) -> list[Comparison]:
+    """The differences on each board that has both. Raises SelectionError where no board has both."""
+    check_measured(table, one, other)
+    found, problems = [], []
+    for key in keys:
+        try:
+            found.append(compare(table, key, one, other, predictions, margin))
+        except SelectionError as error:
+            problems.append(error)
+    if not found and problems:
+        raise problems[0]
+    return found
 
 
 def compare(

@@ -31,36 +31,45 @@ class Topic(NamedTuple):
 TOPICS: dict[str, Topic] = {
     # nothing learned
     "not_judged": Topic("learned", "warning", "{reference} did not learn {tasks}: no variant is judged there"),
-    "learned": Topic("learned", "warning", "not every seed is above {bar} ({level}): {learned}"),
-    "learned_on": Topic("learned", "fact", "not every seed is above the best constant prediction: {tasks}"),
+    "learned": Topic("learned", "warning", "not every seed learned: {learned}; scores and ranks are of those that did"),
+    "learned_on": Topic("learned", "fact", "not every seed learned, and scores are of those that did: {tasks}"),
     "no_gain": Topic("attention", "warning", "no gain is shown: {reference} less {no_attention}, {gap} {unit}"),
     # stale
     "stale": Topic(
         "version", "warning", "{some} of {all} Records are of {version}; now {now}: run the same command again"
     ),
+    "edited": Topic("version", "warning", "{some} of {all} Records were made by an edited harness"),
     "left_behind": Topic("version", "fact", "{count} without a current Record; measure anew: `{command}`"),
     "ahead": Topic("version", "fact", "{count} measured only at a newer version, not yet complete: {names}"),
     # this board's error rate
-    "error_own": Topic(
-        "error rate", "warning",
-        "a false difference stands in up to 40 % of such boards: seeds of {names} scatter far more than others', or "
-        "learned only in part",
-    ),
     "error_undeclared": Topic(
         "error rate", "fact",
         "a false difference stands in up to 11 % of such boards: {count} variants are not declared by a suite",
     ),
-    "error_few_seeds": Topic(
+    "error": Topic(
         "error rate", "fact",
-        "a false difference stands in up to {rate} % of boards of {seeds} seeds, where one variant scatters 3 to 10 "
-        "times as much",
+        "of simulated boards like this ({like}), {orders:g} % have a false order and {intervals:g} % an interval that "
+        "is off",
     ),
-    "error": Topic("error rate", "fact", "a false difference stands in at most 5 % of such boards"),
+    "shares": Topic(
+        "shares", "fact",
+        "ranks count {all} of {all} trainings that learned against {most} or fewer as a difference, and no smaller one",
+    ),
+    "no_shares": Topic(
+        "shares", "fact",
+        "so few trainings prove no difference in how often they learn, not even {all} of {all} against 0",
+    ),
     # mixed machines
     "machines": Topic("machines", "fact", "quality was measured on {machines}"),
+    "disputed": Topic(
+        "repeated", "warning", "{count} disputed: machines {machines} found too different ones, such as of {example}"
+    ),
     "repeated": Topic("repeated", "fact", "{count} repeated results ignored (the first counts), such as {example}"),
     # the code that ran
     "code": Topic("code", "fact", "{code}"),
+    "own_projections": Topic(
+        "own projections", "fact", "{names}: whole layers, whose projections, and positions if any, are not the model's"
+    ),
     "dropout": Topic("dropout", "fact", "{names} ignored the preset's attention dropout: they have no weights to drop"),
     # power
     "power": Topic(
@@ -122,11 +131,11 @@ TOPICS: dict[str, Topic] = {
     "ranks": Topic("rank", "method", "{percent} rank intervals, corrected for all pairs; ties in alphabetical order"),
     "comparisons": Topic(
         "comparisons", "method",
-        "intervals, verdicts and ranks are one test at {percent}, {corrected}; each variant's variance over seeds "
-        "is shrunk towards the declared ones'",
+        "at {percent}, {corrected}; each variant's variance over seeds is shrunk towards the declared ones'",
     ),
     "own_variances": Topic(
-        "comparisons", "method", "fewer than {least} declared variants learned: each variant keeps its own variance"
+        "comparisons", "method",
+        "trainings failed, or fewer than {least} declared variants learned: each variant keeps its own variance",
     ),
     "average": Topic(
         "average", "method", "of the cells of the row; {percent} intervals hold for these tasks and not for others"

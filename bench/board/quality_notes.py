@@ -12,16 +12,15 @@ from ..score.contrasts import Contrast, Contrasts
 from ..score.quality import SeedScores
 from ..stats.bootstrap import DRAWS
 from ..stats.format import counted
+from ..stats.intervals import LEVEL
 from ..stats.moderation import LEAST_POOL
+from ..stats.shares import least_difference
 from ..store.rows import ResultRow
 from .board import Note
+from .error_rates import Kind, simulated_errors
 from .notes import note, some
 from .preset_text import setting_words
 from .task_context import BoardContext
-
-SIMULATED_ERRORS = {3: 9, 4: 6, 5: 6}
-"""Largest simulated share of boards, in %, with a false difference, by the number of seeds, where one deviation of
-seeds is 3 to 10 times the others' (docs/scoring_simulations.md). From 6 seeds on it is 5 %."""
 
 _ORIGINS = {
     "official": "original files, verified by checksum",
@@ -35,10 +34,9 @@ _ORIGINS = {
 def learning_notes(context: BoardContext) -> Iterator[Note]:
     """Which variants did not learn the task at every seed, and what attention adds to it."""
     scored = {name: one for name, one in context.scores.items() if one.seeds and not all(one.learned)}
-    if context.constant is not None and scored:
+    if scored:
         learned = [f"{name} {sum(scored[name].learned)} of {len(scored[name].seeds)}" for name in sorted(scored)]
-        level = context.metric.value(context.constant.score)
-        yield note("learned", bar=context.constant.name, level=level, learned=some(learned))
+        yield note("learned", learned=some(learned))
     found = context.contrasts.to_reference(NO_ATTENTION) if context.without_attention else None
     if found is not None:
         # of the reference over the model without attention, in points
@@ -67,6 +65,12 @@ def data_notes(context: BoardContext) -> Iterator[Note]:
         yield note("selection")
     named = f"{context.board_key.preset}, protocol {context.board_key.protocol}"
     yield note("preset", setting="; ".join([named, *setting_words(context.setting)]))
+    values, of_reference = context.table.values, context.newest_of_reference("parameters")
+    own = sorted(name for name, one in context.scores.items() if values("own_projections", one.rows))
+    if own and of_reference:
+        parameters = [values("parameters", context.scores[name].rows)[-1] for name in own]
+        listed = [f"{name} ({n / of_reference - 1:+.1%} parameters)" for name, n in zip(own, parameters, strict=True)]
+        yield note("own_projections", names=some(listed))
     ignoring = [n for n, one in context.scores.items() if 0.0 in context.table.values("attention_dropout", one.rows)]
     if ignoring:
         yield note("dropout", names=some(sorted(ignoring)))
@@ -110,23 +114,28 @@ def describe_correction(contrasts: Contrasts, names: Iterable[str]) -> str:
     """For which pairs the comparisons of these variants are corrected: the one statement that every display quotes.
 
     >>> describe_correction(Contrasts({}, ["softmax", "rela", "linear"]), ["rela", "mine"])
-    'corrected for the 3 pairs of the 3 declared variants; with mine, for the 15 pairs of twice as many'
+    'comparisons with softmax are corrected for 2, ranks for 3 pairs of 3 declared variants; those of mine for 5 and 15'
     """
-    count = len(contrasts.declared)
-    text = f"corrected for the {contrasts.pairs(REFERENCE)} pairs of the {count} declared variants"
+    text = (
+        f"comparisons with {REFERENCE} are corrected for {contrasts.shown_pairs(REFERENCE, REFERENCE)}, ranks for "
+        f"{contrasts.pairs(REFERENCE)} pairs of {len(contrasts.declared)} declared variants"
+    )
     others = sorted(set(names) - contrasts.declared)
     if not others:
         return text
-    return f"{text}; with {some(others)}, for the {contrasts.pairs(others[0])} pairs of twice as many"
+    return (
+        f"{text}; those of {some(others)} for {contrasts.shown_pairs(others[0], REFERENCE)} and "
+        f"{contrasts.pairs(others[0])}"
+    )
 
 
 def comparison_notes(
     contrasts: Contrasts, ranked: Collection[str], gaps: Sequence[Contrast], metric: Metric, *, average: bool = False
 ) -> Iterator[Note]:
-    """How often these comparisons err, the smallest difference that they find, and how they are corrected.
+    """How often these comparisons err, the smallest differences that they find, and how they are corrected.
 
     `ranked`: names of the ranked variants; `gaps`: their differences from the reference. `average`: whether these are
-    means over tasks, whose errors nobody has simulated.
+    means over tasks.
     """
     if len(ranked) < 2:
         return
@@ -134,25 +143,25 @@ def comparison_notes(
         effects = sorted(gap.minimal_detectable_effect() for gap in gaps)
         least, most = (metric.value(effects[at]) for at in (0, -1))
         yield note("power", span=least if least == most else f"{least}–{most}", unit=metric.of_difference)
-    if not average:
-        yield error_rate_note(contrasts, ranked, gaps)
+    undeclared = len(set(ranked) - contrasts.declared)
+    if undeclared > len(contrasts.declared):
+        yield note("error_undeclared", count=undeclared)
+    else:
+        kind: Kind = "suite" if average else "failing" if contrasts.failing(ranked) else "task"
+        seeds = min((gap.shares[0].trained // gap.tasks for gap in gaps), default=LEAST_SEEDS)
+        rates = simulated_errors(kind, seeds, len(ranked))
+        like = f"{counted(rates.seeds, 'seed')}, {counted(rates.variants, 'variant')}"
+        yield note("error", like=like, orders=rates.orders, intervals=rates.intervals)
+    if contrasts.failing(ranked) or any(gap.failures for gap in gaps):
+        all_learned = min((gap.shares[0].trained for gap in gaps), default=LEAST_SEEDS)
+        most_of_other = least_difference(all_learned, (1 - LEVEL) / contrasts.pairs(*ranked) / 2)
+        if most_of_other is None:
+            yield note("no_shares", all=all_learned)
+        else:
+            yield note("shares", all=all_learned, most=most_of_other)
     yield note("comparisons", corrected=describe_correction(contrasts, ranked))
     if any(not gap.is_moderated for gap in gaps):
         yield note("own_variances", least=LEAST_POOL)
-
-
-def error_rate_note(contrasts: Contrasts, ranked: Collection[str], gaps: Sequence[Contrast]) -> Note:
-    """How often a board like this one shows a difference that is none, by the largest of the simulated rates."""
-    own = sorted({name for gap in gaps for name in gap.own if name in ranked})
-    others = len(set(ranked) - contrasts.declared)
-    seeds = min((len(gap.seeds) for gap in gaps), default=LEAST_SEEDS)
-    if own:
-        return note("error_own", names=some(own))
-    if others > len(contrasts.declared):
-        return note("error_undeclared", count=others)
-    if seeds in SIMULATED_ERRORS:
-        return note("error_few_seeds", rate=SIMULATED_ERRORS[seeds], seeds=seeds)
-    return note("error")
 
 
 def baseline_notes(
@@ -164,7 +173,7 @@ def baseline_notes(
         return
     yield note("baselines")
     best = max(known, key=lambda name: known[name])
-    reached = {name: metric.sign * one.level().value for name, one in scores.items() if one.seeds}
+    reached = {name: metric.sign * one.compared.mean for name, one in scores.items() if one.seeds}
     beaten = sorted(name for name, value in reached.items() if value <= known[best])
     if beaten:
         yield note("baseline", best=best, names=some(beaten), column=metric.name)

@@ -67,7 +67,7 @@ class SettingResults:
         scores: Mapping[str, SeedScores],
         setting: Mapping[str, Any],
     ) -> SettingResults:
-        rows = {name: _counted(table, own) for name, own in scores.items()}
+        rows = {name: _counted(table, own.compared) for name, own in scores.items()}
         baselines = newest(board_key.runs(table, "baseline"), "variant")
         rows |= {run.variant: [run] for run in baselines if run.outcome == Outcome.OK}
         found = {
@@ -189,7 +189,7 @@ def values_at(series: Series, at: float, seeds: Sequence[Values]) -> list[float]
 
 
 def _counted(table: ResultTable, own: SeedScores) -> list[ResultRow]:
-    """The rows of the seeds that count, by seed."""
+    """The rows of these seeds, by seed."""
     rows = [table.rows[at] for at in own.rows]
     finished = {row.seed: row for row in rows if row.outcome == Outcome.OK}
     return [finished[seed] for seed in own.seeds if seed in finished]

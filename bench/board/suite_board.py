@@ -10,15 +10,15 @@ from ..core.errors import SelectionError
 from ..core.interval import Interval
 from ..core.metrics import Metric
 from ..score.baselines import trivial_levels
-from ..score.contrasts import Contrast, Contrasts, mean_contrast
+from ..score.contrasts import Contrast, Contrasts, contrast_ranks, mean_contrast
 from ..score.key import BoardKey
 from ..score.quality import Predictions, SeedScores, is_unlearned, metric_of, scores_by_variant
 from ..stats.format import listed
-from ..stats.ranking import rank_intervals
+from ..stats.shares import Share
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Column, Note, Row, TableCell, split_by_rank
-from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell
-from .columns import Cell, cells_of, finished, plain_columns
+from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell, share_cell
+from .columns import Cell, cells_of, finished, plain_columns, when
 from .headline import nothing_ranked, quality_headline
 from .notes import note, some
 from .preset_text import short_preset
@@ -88,6 +88,19 @@ def board_for_suite(
             return reference_cell(0.0)
         return difference_cell(metric, gaps[name].interval) if name in gaps else EMPTY
 
+    trained = {name: [contrasts[task].share_of(name) for task in averaged] for name in averaging}
+    learned = {name: Share(*map(sum, zip(*shares, strict=True))) for name, shares in trained.items()}
+    failed = any(one.learned_in_part for found in scores.values() for one in found.values())
+
+    def learned_at(name: str) -> TableCell:
+        return share_cell(learned[name]) if name in learned else EMPTY
+
+    def over_all_seeds(name: str) -> TableCell:
+        if name not in averaging:
+            return EMPTY
+        mean = sum(scores[task][name].mean for task in averaged) / len(averaged)
+        return TableCell(text=metric.value(mean), value=metric.points * mean)
+
     def coverage(name: str) -> TableCell:
         return number_cell(covered.get(name, len(best)), lambda count: f"{count} of {len(tasks)}")
 
@@ -105,6 +118,15 @@ def board_for_suite(
                 importance=0,
                 description=f"mean over tasks of the differences from {REFERENCE}, with its 95 % interval"),
          difference),
+        *when(failed,
+            Column(name="learned", title="learned", unit="seeds", better="higher", importance=1,
+                   description="trainings of these tasks that learned, with the exact 95 % interval of their share"),
+            learned_at),
+        *when(failed,
+            Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=metric.better, importance=3,
+                   description=f"mean {metric.title} over these tasks and all seeds, whether they learned or not",
+                   note="nobody is ranked ahead of a variant whose mean over all seeds is better"),
+            over_all_seeds),
         (Column(name="coverage", title="tasks", importance=2, description="tasks that count for this variant"),
          coverage),
     ]  # fmt: skip
@@ -112,10 +134,7 @@ def board_for_suite(
         variant: Row(name=variant, entries=cells_of(columns, variant), reason=missing[variant] or NO_RIVAL)
         for variant in variants
     }
-    pairs = next(iter(contrasts.values())).pairs
-    order = (
-        rank_intervals(complete, lambda one, other: gap(one, other).advantage, pairs=pairs) if len(complete) > 1 else []
-    )
+    order = contrast_ranks(complete, gap, next(iter(contrasts.values())).pairs) if len(complete) > 1 else []
     ranked, unranked = split_by_rank(order, rows)
     compared = {name: found for name, found in gaps.items() if name in complete}
     verdicts = {name: found.verdict(metric.margin / metric.points) for name, found in compared.items()}

@@ -9,7 +9,7 @@ from ..core.record import Outcome
 from ..score.baselines import trivial_levels
 from ..score.key import BoardKey
 from ..score.matched_budget import Curves
-from ..score.quality import Predictions, describe_outcome
+from ..score.quality import Predictions, describe_outcome, is_unlearned
 from ..store.table import ResultTable
 from .attention_tables import attention_boards, attention_notes
 from .board import NO_RIVAL, Board, Row, split_by_rank
@@ -127,13 +127,12 @@ def board_for_task(
 def nothing_learned(context: BoardContext) -> str:
     """The sentence that heads a board whose reference did not learn the task; empty where it did."""
     reference = context.scores.get(REFERENCE)
-    if context.constant is None or reference is None or not reference.seeds or reference.has_learned:
+    constant = context.bars.constant
+    if constant is None or reference is None or not is_unlearned(reference):
         return ""
-    best = context.metric.value(context.constant.score)
-    learned = sum(reference.learned)
     return (
-        f"{REFERENCE} did not learn this task ({learned} of {len(reference.seeds)} seeds above "
-        f"{context.constant.name}, {best}), so no variant counts as no worse."
+        f"{REFERENCE} did not learn this task ({sum(reference.above_by_seed)} of {len(reference.seeds)} seeds above "
+        f"{constant.name}, {context.metric.value(constant.score)}), so no variant counts as no worse."
     )
 
 

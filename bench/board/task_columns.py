@@ -19,17 +19,25 @@ from ..stats.format import count, duration, memory, percent, size
 from ..stats.scoring import CAP, Verdict
 from .attention_tables import lowest_error
 from .board import Column, TableCell
-from .cells import EMPTY, difference_cell, level_cell, mean_cell, number_cell, ratio_cell, reference_cell
-from .columns import Cell
+from .cells import EMPTY, difference_cell, level_cell, mean_cell, number_cell, ratio_cell, reference_cell, share_cell
+from .columns import Cell, when
 from .setting_tables import FACTOR, HIGH
 from .task_context import BoardContext
 
 AT_HIGH = percent(HIGH)
 
+LEARNED = (
+    "at no seed, where the best is not above the best trivial predictor; else at those above it that are at least "
+    "halfway from the best constant prediction to the variant's best seed"
+)
+
 ANSWERS = ("learned", "gap", "verdict", "longest_high", "extrapolation", "step_time", "memory", "frontier")
 """Columns that say who is how good at which cost, beside the metric; all others are shown on request."""
 
 OF_THE_MOMENT = "as these trainings ran, without interleaved rounds: the load of the moment counts"
+
+OF_TRAININGS = ("seconds_to_high", "data_share", "host_time", "decoded_rate")
+"""Columns of how fast trainings ran. A board whose trainings ran on several machines has none of them."""
 
 SHOWN_SHARE = 0.01
 """Of the training time: from here on a board shows how long trainings waited for data."""
@@ -43,6 +51,7 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
     within = f"{metric.margin_words(context.margin)} {'above' if metric.sign < 0 else 'below'} {REFERENCE}"
     ends = settings.ends or (0.0, 0.0)
     any_unlearned = any(not all(one.learned) for one in context.contrasts.scores.values())
+    failed = any(one.learned_in_part for one in context.contrasts.scores.values())
     any_reached = any(reached is not None for seeds in context.reached.values() for reached in seeds)
     waited = any(share >= SHOWN_SHARE for share in table.values("data_share", trained))
 
@@ -55,16 +64,23 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
     def test_mean(name: str, words: Callable[[float], str]) -> Cell:
         return lambda variant: mean_cell(table.values(name, context.rows_of(variant), split="test"), words)
 
-    return [
+    columns: list[tuple[Column, Cell]] = [
         (Column(name=metric.name, title=title, unit=metric.display_unit, better=better, importance=0,
-                description=f"mean test {title} over seeds, with its 95 % interval"),
+                description=f"mean test {title} over the seeds that learned, or over all where none did, with its 95 % "
+                "interval"),
          partial(_level, context)),
         *when(any_unlearned,
             Column(name="learned", title="learned", unit="seeds", better="higher",
-                   description="seeds above the best constant prediction at 95 %"),
+                   description="seeds that learned, with the exact 95 % interval of their share",
+                   note=LEARNED),
             partial(_learned, context)),
+        *when(failed,
+            Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=better, importance=2,
+                   description=f"mean test {title} over all seeds, whether they learned or not",
+                   note="nobody is ranked ahead of a variant whose mean over all seeds is better"),
+            partial(_over_all_seeds, context)),
         (Column(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better,
-                description=f"mean difference from {REFERENCE} on the same seeds, with its 95 % interval"),
+                description=f"mean difference from {REFERENCE} at seeds where both learned, with its 95 % interval"),
          partial(_gap, context)),
         (Column(name="verdict", title="verdict", importance=2,
                 description=f"conclusion from that interval, with a margin of {within}"),
@@ -176,11 +192,8 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
                    description="code that was timed, and code that trained where that differs"),
             lambda name: TableCell(text=context.implementations.get(name, ""))),
     ]  # fmt: skip
-
-
-def when(present: bool, column: Column, cell: Cell) -> list[tuple[Column, Cell]]:
-    """The column with its cells, where the board has it."""
-    return [(column, cell)] if present else []
+    one_machine = len(context.trained_on) < 2
+    return [(column, cell) for column, cell in columns if one_machine or column.name not in OF_TRAININGS]
 
 
 def _level(context: BoardContext, name: str) -> TableCell:
@@ -192,11 +205,14 @@ def _level(context: BoardContext, name: str) -> TableCell:
 
 
 def _learned(context: BoardContext, name: str) -> TableCell:
-    seeds = context.seeds_of(name)
-    if not seeds:
+    return share_cell(context.contrasts.share_of(name)) if context.seeds_of(name) else EMPTY
+
+
+def _over_all_seeds(context: BoardContext, name: str) -> TableCell:
+    own = context.contrasts.scores.get(name)
+    if own is None or not own.seeds:
         return EMPTY
-    learned = sum(context.contrasts.scores[name].learned)
-    return TableCell(text=f"{learned} of {len(seeds)}", value=learned)
+    return TableCell(text=context.metric.value(own.mean), value=context.metric.points * own.mean)
 
 
 def _seeds(context: BoardContext, name: str) -> TableCell:

@@ -13,7 +13,7 @@ from ..core.record import Outcome
 from ..score.contrasts import Contrasts
 from ..score.cost import RelativeCost, costs_by_variant
 from ..score.key import BoardKey
-from ..score.learning import ConstantPrediction, Reached, best_constant, first_at
+from ..score.learning import Bars, Reached, bars_of, first_at
 from ..score.matched_budget import Curves
 from ..score.pareto import frontier, frontier_shares
 from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
@@ -26,7 +26,7 @@ from .setting_tables import HIGH, SettingResults
 class BoardContext:
     """What the rows of a task's board share. `runs`: its current Records. `setting`: the preset in full.
 
-    `contrasts`: the differences of `scores`. `constant`: the best constant prediction, None where it is not known.
+    `contrasts`: the differences of `scores`. `bars`: what a training must be above.
     `without_attention`: scores of the model without attention, which are a baseline and not among `scores`, unless they
     are declared. `settings`: the results by length and difficulty. `reached`: by variant and seed, when validation
     first showed `HIGH`, None where it never did. `frontier`: who is on the Pareto frontier by the values shown.
@@ -43,7 +43,7 @@ class BoardContext:
     without_attention: SeedScores | None
     reached: Mapping[str, Sequence[Reached | None]]
     settings: SettingResults
-    constant: ConstantPrediction | None
+    bars: Bars
     timings: dict[str, RelativeCost]
     margin: float
     setting: Mapping[str, Any]
@@ -57,6 +57,11 @@ class BoardContext:
     def is_ranked(self) -> bool:
         """Whether the preset is for results, and not only to show that the code runs."""
         return bool(self.setting.get("ranked", True))
+
+    @property
+    def trained_on(self) -> list[str]:
+        """The machines of the trainings."""
+        return sorted({run.machine for run in self.runs if run.lane == "train"})
 
     @classmethod
     def of(
@@ -74,7 +79,8 @@ class BoardContext:
         competes = declared is not None and NO_ATTENTION in declared
         scores = {name: one for name, one in every.items() if name != NO_ATTENTION or competes}
         timings = costs_by_variant(table, board_key)
-        shares = frontier_shares(scores, timings)
+        compared = {name: one.compared for name, one in scores.items()}
+        shares = frontier_shares(compared, timings)
         costs = {name: t.rank_cost.value for name, t in timings.items() if name in shares and t.rank_cost}
         states = {name: table.number("state_bytes", timing.row) for name, timing in timings.items()}
         setting: Mapping[str, Any] = next((run.setting for run in reversed(runs) if run.setting), {})
@@ -88,12 +94,12 @@ class BoardContext:
             without_attention=None if competes else every.get(NO_ATTENTION),
             settings=SettingResults.of(table, board_key, metric, every, setting),
             reached=_reached(every, curves) if metric.is_share else {},
-            constant=best_constant(table, board_key.runs(table, "baseline"), metric),
+            bars=bars_of(table, board_key.runs(table, "baseline"), metric),
             timings=timings,
             margin=metric.margin if margin is None else margin,
             setting=setting,
             curves=curves,
-            frontier=frozenset(frontier({name: metric.sign * scores[name].mean for name in costs}, costs)),
+            frontier=frozenset(frontier({name: metric.sign * compared[name].mean for name in costs}, costs)),
             frontier_shares=shares,
             state_bytes={name: m.value for name, m in states.items() if m is not None and 0 <= m.value < math.inf},
             implementations=implementations(runs),

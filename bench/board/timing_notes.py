@@ -29,9 +29,8 @@ HOST_BOUND = 0.5
 
 def task_timing_notes(context: BoardContext) -> Iterator[Note]:
     """How the speeds of a task's board were measured, and whether they can be trusted."""
-    trained_on = sorted({run.machine for run in context.runs if run.lane == "train"})
-    if len(trained_on) > 1:
-        yield note("machines", machines=some(trained_on))
+    if len(context.trained_on) > 1:
+        yield note("machines", machines=some(context.trained_on))
     yield from code_notes(context.runs)
     machine = context.table.machines.get(context.board_key.machine)
     if not context.timings or machine is None:

@@ -7,9 +7,11 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from ..core.harness import is_edited
 from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, OBJECTIVE_VERSIONS
 from ..score.key import BoardKey
 from ..stats.format import counted
+from ..store.agreement import is_disputed, tested
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from ..store.versions import NOT_RANKED, REPEATED, version_order
@@ -19,7 +21,7 @@ from .preset_text import objective_of
 
 
 def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterable[tuple[str, str]]) -> Iterator[Note]:
-    """How many of `runs` come from another version than the present one.
+    """How many of `runs` come from another version than the present one, and how many an edited harness made.
 
     Then how many Records do not count, by reason; `boards`: their tasks and presets.
     """
@@ -27,6 +29,9 @@ def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterabl
     now = some([f"{name} {number}" for name, number in sorted(present.items())])
     for version, count in older.items():
         yield note("stale", some=f"{count:,}", all=f"{len(runs):,}", version=version, now=now)
+    edited = sum(is_edited(table.records[row.at].machine.versions) for row in runs)
+    if edited:
+        yield note("edited", some=f"{edited:,}", all=f"{len(runs):,}")
     wanted = set(boards)
     reasons: Counter[str] = Counter()
     for (task, preset, reason), count in table.replaced.items():
@@ -68,6 +73,7 @@ def left_behind_notes(table: ResultTable, board_keys: Sequence[BoardKey], names:
 
 def repetition_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Note]:
     """Cells that were measured more than once: how many, and one value that does not count."""
+    yield from dispute_notes(table, board_keys)
     repeated = [
         (first[row.key], row)
         for board_key in board_keys
@@ -84,6 +90,28 @@ def repetition_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iter
         )
         example = f"{row.variant} at seed {row.seed}: {mine} on {row.machine}, beside {theirs} on {first.machine}"
         yield note("repeated", count=f"{len(repeated):,}", example=example)
+
+
+def dispute_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Note]:
+    """How many cells somebody has measured again with a result that is too far off, and one of them."""
+    disputed = []
+    for board_key in board_keys:
+        counted_rows = {row.key: row for row in board_key.runs(table, "train")}
+        for row in _passed_over(table, board_key):
+            first = counted_rows.get(row.key)
+            if row.stale != REPEATED or first is None or _code(row) != _code(first):
+                continue
+            ours, theirs = (tested(table.records[each.at]) for each in (row, first))
+            if ours is not None and theirs is not None and is_disputed(ours, theirs):
+                disputed.append((first, row))
+    if disputed:
+        first, row = disputed[0]
+        yield note("disputed", count=counted(len(disputed), "result"), example=f"{row.variant} at seed {row.seed}",
+                   machines=f"{first.machine} and {row.machine}")  # fmt: skip
+
+
+def _code(row: ResultRow) -> tuple[str, str, str]:
+    return row.version, row.data_code, row.variant_code
 
 
 def command(names: Sequence[str], board_key: BoardKey) -> str:

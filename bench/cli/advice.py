@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
 RUN = "--variants rela,entmax15 --task lra-text"
 
 EXAMPLES = {
@@ -14,6 +18,7 @@ EXAMPLES = {
     "compare": "attnbench compare rela linear",
     "new": "attnbench new variant my-attention",
     "check": "attnbench check rela linear",
+    "audit": "attnbench audit mine.py:MyAttention",
     "probe": "attnbench probe entmax15",
     "list": "attnbench list variants",
     "show": "attnbench show rela",
@@ -37,15 +42,26 @@ ORDER = "Got unexpected extra argument", "Missing argument", "Missing option", "
 """Words of the parser for such a mistake."""
 
 
-def advice_for(message: str, path: str) -> str:
+def advice_for(message: str, path: str, words: Sequence[str] = ()) -> str:
     """The right use, where a problem is of words in a wrong place, else where to read; `path`: the command's words.
+
+    `words`: all that stood on the command line.
 
     >>> advice_for("No such option: --tsk", "attnbench run")
     'see `attnbench run --help`'
     >>> advice_for("Missing option '--length'", "attnbench choose")
     'write `attnbench choose --length 512`, or see `attnbench choose --help`'
+    >>> advice_for("No such option: -p", "attnbench plan", ["attnbench", "plan", "-preset", "smoke"])
+    'options have two dashes: write `--preset`, or see `attnbench plan --help`'
     """
     name = path.removeprefix("attnbench").strip()
+    for word, following in pairwise([*words, ""]):
+        if message.startswith("No such option") and re.fullmatch("-[a-z][a-z-]+", word):
+            return f"options have two dashes: write `-{word}`, or see `{path} --help`"
+        if message.startswith("Got unexpected extra argument") and word.endswith(",") and following:
+            return f"no blank follows a comma: write `{word}{following}`, or see `{path} --help`"
+    if "'--seeds'" in message and "," in message + " ".join(words):
+        return "write how many, as in `--seeds 3` for the seeds 0, 1 and 2"
     if not name and message.startswith("No such option"):
         return f"options follow the command, as in `{EXAMPLES['run']}`; see `attnbench --help`"
     if message.startswith("No such option: --json"):

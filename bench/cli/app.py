@@ -17,6 +17,7 @@ from ..core.errors import AttnbenchError, StoreError
 from ..process.ask import Reporter, Request, ask, asking
 from .advice import advice_for, example_of
 from .answers import choose, compare
+from .audit import audit
 from .catalogue import list_, show
 from .check import check
 from .convert import convert
@@ -79,8 +80,8 @@ def options(
 
 COMMANDS: dict[str, Command] = {
     "run": run, "plan": plan, "status": status, "leaderboard": leaderboard, "compare": compare, "choose": choose,
-    "dashboard": dashboard, "list": list_, "show": show, "check": check, "probe": probe, "new": new, "merge": merge,
-    "validate": validate, "explain": explain, "sample": sample, "convert": convert, "inspect": inspect,
+    "dashboard": dashboard, "list": list_, "show": show, "check": check, "audit": audit, "probe": probe, "new": new,
+    "merge": merge, "validate": validate, "explain": explain, "sample": sample, "convert": convert, "inspect": inspect,
     "doctor": doctor,
 }  # fmt: skip
 """All but those of `data` and `results`, in the order of the help."""
@@ -191,6 +192,8 @@ def _usage(problem: Any) -> int:
     if type(problem).__name__ != "NoArgsIsHelpError":
         # pydantic's words say nothing here
         message = problem.format_message().replace("Value error, ", "").rstrip(".")
-        path = str(problem.ctx.command_path if getattr(problem, "ctx", None) else app.info.name)
-        warn(f"attnbench: {message}; {advice_for(message, path)}")
+        # an option that lacks its value is found before its command is
+        path = " ".join(["attnbench", *(word for word in sys.argv[1:2] if word in COMMANDS)])
+        path = str(problem.ctx.command_path) if getattr(problem, "ctx", None) else path
+        warn(f"attnbench: {message}; {advice_for(message, path, sys.argv)}")
     return int(problem.exit_code)

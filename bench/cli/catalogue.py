@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import AttnbenchError, PluginError, SelectionError
-from ..core.registry import TASKS, VARIANTS, Registry, nearest, parameters
+from ..core.registry import TASKS, VARIANTS, WRAPPERS, Registry, nearest, parameters
 from ..core.spec import Spec, value_text
 from ..plan.facts import recipe_facts
 from ..process.ask import Reporter, Request, ask
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 
 class What(StrEnum):
     VARIANTS = "variants"
+    WRAPPERS = "wrappers"
     TASKS = "tasks"
     SUITES = "suites"
     PRESETS = "presets"
 
 
-REGISTRIES: dict[What, Registry] = {What.VARIANTS: VARIANTS, What.TASKS: TASKS}
+REGISTRIES: dict[What, Registry] = {What.VARIANTS: VARIANTS, What.WRAPPERS: WRAPPERS, What.TASKS: TASKS}
+BY_NOUN = {registry.noun: registry for registry in REGISTRIES.values()}
 
 HEADS, HEAD_DIM, LENGTH = 4, 32, 1024
 """The example shape of the densities and sizes that `show` prints."""
@@ -63,7 +65,7 @@ def list_(
     load: Annotated[bool, typer.Option("--load", help="Import each, and report those that fail.")] = False,
     json: Json = False,
 ) -> None:
-    """List variants, tasks, suites and presets with a one-line description."""
+    """List variants, wrappers, tasks, suites and presets with a one-line description."""
     kinds = list(What) if what is None else [what]
     listed = {kind: list(_items(kind, load)) for kind in kinds}
     if json:
@@ -138,7 +140,12 @@ def _problem(registry: Registry, name: str) -> str | None:
 
 
 def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
-    known: dict[str, Registry] = {entry.name: r for r in (TASKS, VARIANTS) for entry in r.entries()}
+    if spec.inner or spec.layers:
+        parts = [spec.name for spec in (*spec.all_wrappers, *spec.variants)]
+        raise SelectionError(f"{spec} is made of several; show each by itself: {', '.join(parts)}")
+    known: dict[str, Registry] = {entry.name: r for r in (WRAPPERS, TASKS, VARIANTS) for entry in r.entries()}
+    if ":" in spec.name:
+        known[spec.name] = TASKS if ask(VARIANTS, spec.name, NamesTask(spec.name)) else VARIANTS
     if spec.name not in known:
         presets = completion.presets_of_own_tasks()
         if spec.name in presets:
@@ -153,7 +160,7 @@ def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
 
         if spec.name in built_in():
             raise SelectionError(f"{spec.name!r} is a suite; `attnbench plan --suite {spec.name}` shows its cells")
-        near = nearest(spec.name, [*known, *presets])
+        near = nearest(spec.name, [*known, *presets, *built_in()])
         raise SelectionError(f"no variant, task or preset named {spec.name!r}{near}; see `attnbench list variants`")
     registry = known[spec.name]
     yield from ask(registry, spec.name, DescribePlugin(registry.noun, spec, data_dir))
@@ -168,8 +175,23 @@ class DescribePlugin(Request[list[Fact]]):
     data_dir: Path | None
 
     def answer(self, reporter: Reporter) -> list[Fact]:
-        registry = VARIANTS if self.noun == VARIANTS.noun else TASKS
+        registry = BY_NOUN[self.noun]
         return list(_plugin_facts(registry, registry.resolve(self.spec), self.data_dir))
+
+
+@dataclass(frozen=True, slots=True)
+class NamesTask(Request[bool]):
+    """Whether FILE.py:NAME is a task."""
+
+    name: str
+
+    def answer(self, reporter: Reporter) -> bool:
+        try:
+            return bool(TASKS.load(self.name))
+        except PluginError:
+            raise
+        except SelectionError:
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +202,7 @@ class TryParameters(Request[None]):
     name: str
 
     def answer(self, reporter: Reporter) -> None:
-        registry = VARIANTS if self.noun == VARIANTS.noun else TASKS
+        registry = BY_NOUN[self.noun]
         plugin = registry.load(self.name)
         try:
             parameters(plugin)
@@ -191,14 +213,16 @@ class TryParameters(Request[None]):
 
 def _plugin_facts(registry: Registry, spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     plugin = registry.load(spec.name)
-    origin = next(entry.origin for entry in registry.entries() if entry.name == spec.name)
     yield Fact(registry.noun, str(spec))
-    yield Fact("origin", origin)
+    yield Fact("origin", registry.package(spec.name))
     yield Fact("description", _paragraphs(plugin))
     yield Fact("paper", plugin.paper or "not stated")
     for parameter in parameters(plugin).values():
         text = f"{parameter.kind_text()}, default {value_text(parameter.default)}"
         yield Fact(f"parameter {parameter.name}", text)
+    if registry is WRAPPERS:
+        yield Fact("equation", plugin.equation or "not stated")
+        return
     yield from _variant_facts(spec) if registry is VARIANTS else _task_facts(spec, data_dir)
 
 
@@ -224,6 +248,8 @@ def _variant_facts(spec: Spec) -> Iterator[Fact]:
     yield Fact("density", f"computes {variant.density(variant.shape):.4g} of the score entries, {at}")
     state = variant.state_bytes(causal)
     yield Fact("decode state", "none" if state is None else f"{state:,} bytes per sequence, {at}")
+    if found := getattr(variant, "found", ""):
+        yield Fact("called", found)
     own = sum(p.numel() for p in variant.parameters())
     yield Fact("own parameters", f"{own:,} per layer, {at}")
 

@@ -89,7 +89,7 @@ def _print(report: CheckReport, brief: bool) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from .rich_console import console as make_console
+    from .output import console as make_console
 
     console = make_console()
     if report.first_error:

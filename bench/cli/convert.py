@@ -32,7 +32,7 @@ def convert(
     device: Device = None,
 ) -> None:
     """Convert a local checkpoint to another attention: zero-shot perplexity, fine-tuning, zeros by layer and head."""
-    from ..core.errors import SelectionError
+    from ..core.errors import DataError, SelectionError
     from ..core.registry import VARIANTS
     from ..core.spec import Spec
     from ..store.store import Store
@@ -41,7 +41,10 @@ def convert(
         tried = tuple(float(each) for each in temperatures.split(","))
     except ValueError:
         raise SelectionError(f"expected temperatures such as 0.7,1,1.4, got {temperatures!r}") from None
-    leave_to_child(VARIANTS, VARIANTS.resolve(Spec.parse(to)))
+    if not path.is_dir():
+        raise DataError(f"expected a folder that save_pretrained wrote, got {path}; nothing is downloaded")
+    leave_to_child(VARIANTS, Spec.parse(to))
+    VARIANTS.resolve(Spec.parse(to))
     # importing torch takes seconds, which a wrong word must not cost
     from ..measure.machine import choose_device
     from ..run.convert import ConvertSetting, default_text

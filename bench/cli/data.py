@@ -163,9 +163,9 @@ def verify(
     json: Json = False,
 ) -> None:
     """Compare prepared files and originals with their SHA-256. Exit with code 3 on a difference."""
-    from ...tasks.data.checksums import verify_originals
     from ...tasks.data.data import place
     from ...tasks.data.prepared import damaged, stored
+    from ...tasks.data.sources import verify_originals
     from .live import Live
 
     name = _specs([task])[0].name if task else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import FILTERS, Columns, Format, Mode, Notes, Published, ShownAs, named, sharing
-from .output import warn, write
+from .output import console, warn, write
 
 if TYPE_CHECKING:
     from ..board.board import Board
@@ -75,7 +75,6 @@ def show(
     from ...dashboards import csv_json, latex, markdown, terminal
     from ...dashboards.view import View
     from ..core.errors import SelectionError
-    from .rich_console import console
 
     view = View(all_notes=all_notes, columns=columns, command=command)
     if unknown := view.unknown(boards):
@@ -119,14 +118,10 @@ def replace_text(path: Path, text: str, *, follow: bool = True) -> None:
 
     Raises StoreError where it cannot be written.
     """
-    import os
-
-    from ..core.files import open_folder, replacing
+    from ..core.files import replacing
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(open_folder(path.parent, follow=follow))
-        with replacing(path) as file:
+        with replacing(path, follow=follow) as file:
             file.write(text.encode("utf-8"))
     except OSError as error:
         raise _unwritable(path, error) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.progress import (
@@ -17,15 +16,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..core.cell import Cell
-from ..core.record import Machine, Record
+from ..core.record import Machine
 from ..plan.planner import Plan, Step
-from ..run.run_selection import ended, reached
-from .output import line_of
-from .rich_console import console
-
-if TYPE_CHECKING:
-    from ..run.events import Event, TrainingProgress
+from ..run.events import CellFinished, CellStarted, Event, Stage, TrainingProgress, Warned, ended, reached
+from .output import console, line_of
 
 QUIET_SECONDS = 30.0
 """How often a long Cell reports where output is not a terminal."""
@@ -79,7 +73,8 @@ class Live:
         left = plan.left
         self._unfinished = {block.id: {cell.key for cell in block.cells} for block in plan.blocks}
         self._blocks = {key: block for block, keys in self._unfinished.items() for key in keys}
-        self._names = {step.cell.key: name_of(step.cell, preset) for step in plan.steps}
+        # the first line says the preset of the whole run
+        self._names = {step.cell.key: str(step.cell).replace(f", {preset}, seed ", ", seed ", 1) for step in plan.steps}
         self._plan, self._left = plan, {step.cell.key: step for step in left}
         estimate = f", about {duration(plan.seconds)}" if plan.seconds and not plan.unknown else ""
         self.notice(
@@ -92,42 +87,34 @@ class Live:
 
     def on_event(self, event: Event) -> None:
         """One event of a worker."""
-        from ..run.events import CellFinished, CellStarted, Stage, TrainingProgress, Warned
-
         match event:
             case Warned(message):
                 self.notice(message)
             case CellStarted(key):
                 self._work_on(key)
             case TrainingProgress():
-                self._show_steps(event)
+                note = ""
+                if event.loss is not None and event.value is not None:
+                    note = f"loss {event.loss:.3f}, validation {reached(event.metric, event.value)}"
+                self._bars.update(self._work_on(event.key), completed=event.done, total=event.of, note=note)
+                if not self.console.is_terminal and time.monotonic() - self._printed > QUIET_SECONDS:
+                    self._printed = time.monotonic()
+                    self.notice(f"  {self._names.get(event.key, '')}: step {event.done} of {event.of} {note}")
             case Stage(key, stage):
                 self._bars.update(self._work_on(key), note=f"measuring: {stage}")
             case CellFinished(record):
-                self._finish(record)
-
-    def _show_steps(self, event: TrainingProgress) -> None:
-        note = ""
-        if event.loss is not None and event.value is not None:
-            note = f"loss {event.loss:.3f}, validation {reached(event.metric, event.value)}"
-        self._bars.update(self._work_on(event.key), completed=event.done, total=event.of, note=note)
-        if not self.console.is_terminal and time.monotonic() - self._printed > QUIET_SECONDS:
-            self._printed = time.monotonic()
-            self.notice(f"  {self._names.get(event.key, '')}: step {event.done} of {event.of} {note}")
-
-    def _finish(self, record: Record) -> None:
-        self._left.pop(record.key, None)
-        block = self._blocks.get(record.key, "")
-        unfinished = self._unfinished.get(block, set())
-        unfinished.discard(record.key)
-        if not unfinished and block in self._parts:
-            self._bars.remove_task(self._parts.pop(block))
-        if self._whole is not None:
-            rest = self._plan.seconds_of(self._left.values()) if self._plan else 0.0
-            self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
-        name = self._names.get(record.key, str(record.cell))
-        self.notice(f"{ended(record, name)} ({duration(record.seconds)})")
-        self._printed = time.monotonic()
+                self._left.pop(record.key, None)
+                block = self._blocks.get(record.key, "")
+                unfinished = self._unfinished.get(block, set())
+                unfinished.discard(record.key)
+                if not unfinished and block in self._parts:
+                    self._bars.remove_task(self._parts.pop(block))
+                if self._whole is not None:
+                    rest = self._plan.seconds_of(self._left.values()) if self._plan else 0.0
+                    self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
+                name = self._names.get(record.key, str(record.cell))
+                self.notice(f"{ended(record, name)} ({duration(record.seconds)})")
+                self._printed = time.monotonic()
 
     def _work_on(self, key: str) -> TaskID:
         """The bar of the job that this Cell is part of, with the Cell's name: in a timing, Cells take turns."""
@@ -138,11 +125,6 @@ class Live:
         if next(task.description for task in self._bars.tasks if task.id == bar) != name:
             self._bars.reset(bar, total=None, description=name, note="")
         return bar
-
-
-def name_of(cell: Cell, preset: str) -> str:
-    """The cell in words, without the preset if it is that of the whole run, which the first line says."""
-    return str(cell).replace(f", {preset}, seed ", ", seed ", 1)
 
 
 def duration(seconds: float | None) -> str:

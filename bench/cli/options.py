@@ -180,6 +180,15 @@ RUN: Mapping[str, tuple[Any, object]] = {
         ],
         None,
     ),
+    "match_parameters": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--match-parameters", help="Give each model the parameters of softmax's, by its feed-forward."
+            ),
+        ],
+        False,
+    ),
     "suite": (Suite, None),
     "preset": (Preset, None),
     "seeds": (

@@ -1,13 +1,21 @@
-"""Output: the one way of the commands to the terminal, on which text of others does nothing but show."""
+"""Output: the one way of the commands to the terminal, on which text of others does nothing but show.
+
+Consoles of rich show control characters of that text instead of sending them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from ...dashboards.escape import shortened, visible
 
@@ -72,3 +80,20 @@ def give_up(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+class VisibleConsole(Console):
+    """A console that styles text, while the text itself moves no cursor, changes no colour and reorders nothing."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        # every text passes here before it is measured and cut; rich's own control codes are segments of their own kind
+        for segment in super().render(renderable, options):
+            if segment.control or (segment.text.isascii() and segment.text.isprintable()):
+                yield segment
+            else:
+                text = "\n".join(map(visible, segment.text.split("\n")))
+                yield Segment(text, segment.style)
+
+
+console = partial(VisibleConsole, highlight=False)
+"""Makes a console of the commands, with options as rich's Console takes them."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ..board.simplex import Floats, Map
     from ..core.spec import Spec
 
+RESERVED_BYTES = 80 * 10**9
+"""Addresses, not memory, that vl_convert reserves; 40 GB were too few, 80 were not (vl-convert-python 1.9, x86-64)."""
+
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", parser=folder, help="Folder of the page.")]
 
 
@@ -59,6 +62,7 @@ def write_page(reports: Sequence[Report], path: Path, *, follow: bool = True) ->
     from ...dashboards import html
     from .. import api
 
+    _needs_addresses()
     replace_text(path, html.render(reports, api.overview(reports) if len(reports) > 1 else None), follow=follow)
 
 
@@ -97,6 +101,21 @@ def needs_extra() -> None:
     if missing:
         raise SelectionError(
             f"drawing needs {' and '.join(missing)}; install them with pip install 'attnbench[dashboard]'"
+        )
+    _needs_addresses()
+
+
+def _needs_addresses() -> None:
+    """Raises StoreError where a limit lets the library that draws reserve too little: it would abort this process."""
+    import resource
+
+    from ..core.errors import StoreError
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if 0 <= limit < RESERVED_BYTES:
+        raise StoreError(
+            f"drawing reserves {RESERVED_BYTES / 1e9:.0f} GB of addresses, this process may have {limit / 1e9:.1f}; "
+            "raise the limit (`ulimit -v`), then `attnbench dashboard` makes the page"
         )
 
 

@@ -50,10 +50,12 @@ def project_files(kind: PluginKind, name: str) -> dict[str, str]:
     """Text of each file by its path in the project; raises SelectionError for a name that is taken or cannot be one."""
     module = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(module):
-        near = "-".join(re.findall(r"[a-z0-9]+", name.lower()[:LONGEST_EXAMPLE])).lstrip("0123456789-")
-        example = near if near and not keyword.iskeyword(near) else f"my-{kind}"
+        near = "-".join(re.findall(r"[a-z0-9]+", name.lower()[:LONGEST_EXAMPLE]))
+        # a module cannot begin with a digit, nor be called as a word of Python
+        example = near if near and not (near[0].isdigit() or keyword.iskeyword(near)) else f"my-{near or kind}"
+        why = " that is no word of Python" if keyword.iskeyword(module) else ""
         raise SelectionError(
-            f"expected a name of small letters, digits and single '-', such as {example}, got {name!r}"
+            f"expected a name of small letters, digits and single '-'{why}, such as {example}, got {name!r}"
         )
     registry = VARIANTS if kind is PluginKind.VARIANT else TASKS
     taken = {entry.name: entry.origin for entry in registry.entries()}

@@ -9,6 +9,7 @@ import typer
 
 from .advice import example_of
 from .options import Json
+from .options import folder as named_folder
 from .output import say, say_json, warn
 
 app = typer.Typer(no_args_is_help=True, help="Keep a results folder that is committed.")
@@ -56,7 +57,9 @@ def validate(
 
 def merge(
     folders: Annotated[list[Path], typer.Argument(help="Folders whose Records to add.")],
-    results: Annotated[Path, typer.Option("--results", help="Folder to add them to.")] = Path("results"),
+    results: Annotated[
+        Path, typer.Option("--results", metavar="FOLDER", parser=named_folder, help="Folder to add them to.")
+    ] = Path("results"),
 ) -> None:
     """Add the Records of other folders that are missing here, with their artifacts; leave out unsound ones."""
     from ...dashboards.escape import visible

@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Sequence
 
-from .output import say
+from .output import console, say
 
 WHOLE = 10_000
 """Characters of a line where no terminal limits it."""
@@ -28,8 +28,6 @@ def print_rows(
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
-
-    from .rich_console import console
 
     if not rows:
         return

@@ -16,7 +16,6 @@ import msgspec
 
 from .bounds import MOST_LINE_BYTES, MOST_SPEC_CHARACTERS
 from .errors import AttnbenchError, SelectionError, StoreError
-from .files import read_regular
 from .spec import Spec
 
 T = TypeVar("T")
@@ -45,12 +44,12 @@ def parse_json(text: bytes) -> Any:
     return found
 
 
-def read_json(kind: type[T], path: Path, most_bytes: int, what: str) -> T:
-    """The content of a JSON file of so many bytes at most as an instance of `kind`; keys that `kind` lacks are skipped.
+def read_json(kind: type[T], path: Path, what: str) -> T:
+    """The content of a JSON file of our own as an instance of `kind`; keys that `kind` lacks are skipped.
 
     Raises OSError where there is no such file, StoreError where it is none: "not WHAT: Expected `int`, got `str`".
     """
-    content = read_regular(path, most_bytes)
+    content = path.read_bytes()
     try:
         return msgspec.json.decode(content, type=kind, dec_hook=decode_hook)
     # besides errors of its own msgspec raises those of Unicode, and of texts nested too deep

@@ -9,6 +9,7 @@ from importlib.metadata import Distribution, EntryPoint, distributions, entry_po
 
 from .errors import SelectionError
 from .spec import Spec
+from .targets import Target
 
 OWN_PACKAGE = "attnbench"
 
@@ -65,8 +66,10 @@ def read_group(group: str, declared: str = "") -> EntryPointGroup:
     return found
 
 
-def origin_of(point: EntryPoint) -> str:
-    """The distribution that brings an entry point, with its version."""
+def origin_of(point: EntryPoint | Target) -> str:
+    """The distribution that brings an entry point, with its version; of a target its file or module."""
+    if isinstance(point, Target):
+        return point.name.rpartition(":")[0]
     if not point.dist:
         return "this script"
     try:
@@ -76,7 +79,7 @@ def origin_of(point: EntryPoint) -> str:
         return "a package without metadata"
 
 
-def is_own(point: EntryPoint) -> bool:
+def is_own(point: EntryPoint | Target) -> bool:
     """Whether an entry point names code of attnbench itself."""
     return point.value.partition(":")[0].strip().split(".")[0] == OWN_PACKAGE
 
@@ -113,11 +116,13 @@ def _declared(group: str, declared: str, found: EntryPointGroup) -> Iterator[Ent
 
 def _problem_of(point: EntryPoint) -> str:
     try:
-        named = Spec.parse(point.name) == Spec(point.name)
+        spec = Spec.parse(point.name)
+        # a target such as FILE.py:NAME, a wrapped variant and a pattern are names too, but of something else
+        named = spec == Spec(point.name) and not (":" in point.name or spec.inner or spec.layers)
     except (SelectionError, RecursionError):
         named = False
     if not named:
-        return f"expected a name of letters, digits and . : + - _, got {point.name[:80]!r}; rename it"
+        return f"expected a name of letters, digits and . - _, got {point.name[:80]!r}; rename it"
     if not _TARGET.fullmatch(point.value):
         return f"expected a target `module:attribute`, got {point.value[:80]!r}; correct the entry point"
     return ""

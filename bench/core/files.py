@@ -69,23 +69,45 @@ def open_to_append(path: str | Path, *, folder: int | None = None) -> int:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def made_folder(path: Path, *, follow: bool = False) -> Iterator[int]:
+    """A descriptor of the folder, which is made where it is missing. Raises OSError; also for a link, unless `follow`.
+
+    Whoever writes by the descriptor writes there, though others exchange the folder for a link meanwhile.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    descriptor = open_folder(path, follow=follow)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def replacing(path: Path, *, follow: bool = False) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` at the end of the `with` statement, whole and on disk, or not at all.
 
-    It is written under a name that nobody can know before, and never through a link: whoever may write in the folder
-    cannot choose another file to be overwritten. Raises OSError where it cannot be written.
+    Its folder is made where it is missing, and must be no link, unless `follow`. The file is written under a name that
+    nobody can know before, and never through a link: whoever may write in the folder cannot choose another file to be
+    overwritten. Every new file of a results folder is made here. Raises OSError where it cannot be written.
     """
-    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}.unfinished")
+    unfinished = f"{path.name}.{secrets.token_hex(8)}.unfinished"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with os.fdopen(os.open(unfinished, flags, 0o644), "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+    with made_folder(path.parent, follow=follow) as folder:
+        try:
+            with os.fdopen(os.open(unfinished, flags, 0o644, dir_fd=folder), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                made = os.fstat(file.fileno())
+            try:
+                os.replace(unfinished, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except FileNotFoundError:
+                # NFS asks again where its answer was lost, and then finds the file renamed already
+                if not os.path.samestat(made, os.stat(path.name, dir_fd=folder, follow_symlinks=False)):
+                    raise
+        finally:
+            with suppress(OSError):
+                os.unlink(unfinished, dir_fd=folder)
 
 
 def open_folder(path: str | Path, *, folder: int | None = None, follow: bool = True) -> int:

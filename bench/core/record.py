@@ -31,6 +31,7 @@ from .bounds import (
 from .cell import Cell
 from .decode import brief, check_keys, convert, parse_json, to_builtins, without_surrogates
 from .errors import StoreError
+from .hashing import content_hash
 from .metrics import METRICS, Metric
 from .protocol import VERSION_ZERO
 
@@ -94,6 +95,13 @@ class Machine:
         Training does not depend on it: its numbers differ with the threads in the last bits alone.
         """
         return f"{self.id}-{self.threads}t"
+
+    @property
+    def described_id(self) -> str:
+        """The `id` of a machine of this description: a hash of all that decides a speed but the threads."""
+        # memory in GiB, since what the system reports moves a little between two starts
+        decides = [self.system, self.processor, self.cores, round(self.memory_bytes / 2**30)]
+        return content_hash([*decides, self.accelerators, self.driver, self.versions.get("torch", "")], 12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +210,11 @@ class Record:
             measurement["value"] = _finite_or_text(measurement["value"])
             measurement["samples"] = [_finite_or_text(sample) for sample in measurement["samples"]]
             # what narrows a measurement has no such text: a note that is not a number says nothing
-            measurement["where"] = {name: each for name, each in measurement["where"].items() if _is_finite(each)}
+            measurement["where"] = {
+                name: each
+                for name, each in measurement["where"].items()
+                if not isinstance(each, float) or math.isfinite(each)
+            }
         return values
 
     def to_line(self) -> bytes:
@@ -286,10 +298,6 @@ def version_of(digest: str) -> str:
     """
     version = digest.partition("-")[0]
     return version if version.startswith("lane") else VERSION_ZERO
-
-
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _finite_or_text(value: float) -> float | str:

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import ast
 import difflib
-import importlib.util
 import inspect
 import math
 import os
-import sys
 import types
 import typing
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint
@@ -27,19 +24,21 @@ from typing import Any
 from .entry_points import EntryPointGroup, RegistryEntry, is_own, origin_of, read_group
 from .errors import PluginError, SelectionError
 from .spec import Range, Spec, Value, value_text
-
-LARGEST_SOURCE = 2_000_000
-"""Bytes of a source file that are read for a description; more is no file that somebody wrote."""
+from .targets import Target, defined_in, module_source, parsed, target_of
 
 
 class Registry:
-    """The names of one entry-point group."""
+    """The names of one entry-point group, and targets: `mine.py:Mine` names what is in a file."""
 
-    def __init__(self, group: str, noun: str):
+    def __init__(self, group: str, noun: str, wrappers: Registry | None = None, accepts: str = ""):
+        """`wrappers`: where the wrappers of names such as `gate+softmax` are found. `accepts`: `module:function` from
+        what others wrote, and its name, to a class of the contract; raises SelectionError where it cannot be one.
+        """
         self.group = group
         self.noun = noun
+        self.wrappers, self._accepts = wrappers, accepts
         self._own: set[str] = set()
-        self._loaded: dict[EntryPoint, type[Any]] = {}
+        self._loaded: dict[EntryPoint | Target, type[Any]] = {}
 
     @cached_property
     def _found(self) -> EntryPointGroup:
@@ -83,20 +82,45 @@ class Registry:
 
         Raises SelectionError for an unknown name.
         """
-        return not (_IMPORTS.foreign or is_own(self._point(name)) or name in self._own)
+        own = (is_own(registry._point(part)) or part in registry._own for registry, part in self.parts(name))
+        return not (_IMPORTS.foreign or all(own))
+
+    def parts(self, name: str) -> list[tuple[Registry, str]]:
+        """What a name is made of: itself, or the variants and the wrappers of `gate+softmax` and `delta:3//softmax`."""
+        if self.wrappers is None or not any(joint in name for joint in ("+", "//")):
+            return [(self, name)]
+        spec = Spec.parse(name)
+        variants = [(self, each.name) for each in spec.variants]
+        return list(dict.fromkeys(variants + [(self.wrappers, each.name) for each in spec.all_wrappers]))
 
     def is_own(self, name: str) -> bool:
         """Whether `name` is code of attnbench itself. Raises SelectionError for an unknown name."""
-        return is_own(self._point(name))
+        return all(is_own(registry._point(part)) for registry, part in self.parts(name))
+
+    def _foreign_part(self, name: str) -> tuple[Registry, EntryPoint | Target]:
+        """Of what `name` is made of, the first that is not our own, or the first."""
+        points = [(registry, registry._point(part)) for registry, part in self.parts(name)]
+        return next((found for found in points if not is_own(found[1])), points[0])
 
     def package(self, name: str) -> str:
-        """The distribution that brings `name`, or the top-level module of a name that a script declares."""
-        point = self._point(name)
+        """The distribution that brings `name`, its file, or the top-level module of a name that a script declares."""
+        _, point = self._foreign_part(name)
+        if isinstance(point, Target) and point.file:
+            return str(point.file)
         return origin_of(point) if point.dist else point.module.split(".")[0]
 
     def source(self, name: str) -> Path | None:
         """The file that defines `name`, found without importing it; None where it is not a plain source file."""
-        return module_source(self._point(name).module)
+        point = self._point(name)
+        return point.source if isinstance(point, Target) else module_source(point.module)
+
+    def sources(self, name: str) -> list[Path | None]:
+        """As `source`, of all that `name` is made of."""
+        return [registry.source(part) for registry, part in self.parts(name)]
+
+    def named_files(self, name: str) -> list[Path]:
+        """The sources of what `name` names by its place, which no version of a package stands for."""
+        return [source for registry, part in self.parts(name) if ":" in part and (source := registry.source(part))]
 
     def describe(self, name: str) -> str:
         """First line of the docstring, read from the source; empty where it cannot be read so."""
@@ -117,17 +141,25 @@ class Registry:
             # an import may set variables that libraries read later, and so decide over what others measure
             if not is_own(point):
                 _restore(environment)
+        if self._accepts and not is_own(point):
+            accept = EntryPoint("accepts", self._accepts, self.group).load()
+            self._loaded[point] = accept(self._loaded[point], name)
         return self._loaded[point]
 
     def plugin(self, name: str) -> str:
         """`name` with its kind and origin, for messages."""
-        return f"the {self.noun} {name!r} of {origin_of(self._point(name))}"
+        registry, point = self._foreign_part(name)
+        return f"the {registry.noun} {point.name!r} of {origin_of(point)}"
 
     def resolve(self, spec: Spec) -> Spec:
         """`spec` with its values in the types of the constructor, and without those that equal their default.
 
         Raises SelectionError, naming the right ones, for a parameter that the constructor lacks or of the wrong type.
         """
+        if spec.layers:
+            return Spec.pattern([self.resolve(each) for each in spec.layers])
+        if spec.inner and self.wrappers:
+            return Spec.wrapped([self.wrappers.resolve(each) for each in spec.wrappers], self.resolve(spec.inner))
         known = parameters(self.load(spec.name))
         values: dict[str, Value] = {}
         for name, value in spec.parameters:
@@ -141,11 +173,24 @@ class Registry:
         return Spec.of(spec.name, **values)
 
     def build(self, spec: Spec, *arguments: Any) -> Any:
-        """An instance of what `spec` names: its constructor called with `arguments` and the spec's parameters."""
+        """An instance of what `spec` names: its constructor called with `arguments` and the spec's parameters.
+
+        Of a pattern, what it names for the layer of the shape, which is the first argument of every variant.
+        """
+        if spec.layers:
+            return self.build(spec.at(arguments[0].layer), *arguments)
+        if spec.inner and self.wrappers:
+            built = self.build(spec.inner, *arguments)
+            for wrapper in reversed(spec.wrappers):
+                built = self.wrappers.build(wrapper, *arguments, built)
+            return built
         return self.load(spec.name)(*arguments, **dict(self.resolve(spec).parameters))
 
-    def _point(self, name: str) -> EntryPoint:
+    def _point(self, name: str) -> EntryPoint | Target:
         if name not in self._points:
+            target = target_of(name)
+            if target is not None:
+                return target
             problem = self._found.problem(name)
             if problem:
                 raise SelectionError(f"the {self.noun} {name!r} is disabled: {problem}")
@@ -154,18 +199,24 @@ class Registry:
 
     def _near(self, name: str) -> str:
         """The words after an unknown name: its other meaning, the nearest names, or how a new one gets known."""
+        if name in WRAPPERS._points:
+            return f": that is a wrapper, which stands before a variant: `{name}+softmax`"
+        if name.endswith(".py") and Path(name).is_file():
+            names = defined_in(Path(name), Path(name).stat().st_mtime_ns) or ["NAME"]
+            return f": say what in that file: {', '.join(f'{name}:{each}' for each in names[:5])}"
         for other in (VARIANTS, TASKS):
             if other is not self and name in other._points:
                 return f": that is a {other.noun}; `attnbench list {self.noun}s` lists the {self.noun}s"
         new = "`pip install -e FOLDER` adds those of a plugin"
-        return f"{nearest(name, self._points)}; `attnbench list {self.noun}s` lists all, and {new}"
+        return f"{nearest(name, self._points)}; `attnbench list {self.noun}s` lists all, FILE.py:NAME is one, and {new}"
 
 
 ANY_NUMBER = Range(-(2**63), 2**63 - 1)
 """The range of a parameter that declares none."""
 
-VARIANTS = Registry("attnbench.variants", "variant")
-TASKS = Registry("attnbench.tasks", "task")
+WRAPPERS = Registry("attnbench.wrappers", "wrapper")
+VARIANTS = Registry("attnbench.variants", "variant", WRAPPERS, "attnbench.bench.audit.adapter:as_variant")
+TASKS = Registry("attnbench.tasks", "task", accepts="attnbench.tasks.contract:as_task")
 
 
 @dataclass(slots=True)
@@ -195,6 +246,8 @@ class Parameter:
         """`value` in the parameter's type; raises SelectionError where it has another."""
         options = _options(self.kind)
         for option in options:
+            if option is Any:
+                return value
             if typing.get_origin(option) is typing.Literal:
                 # the grammar reads the word none as no value
                 word = "none" if value is None else value
@@ -253,33 +306,11 @@ def parameters(plugin: type[Any]) -> dict[str, Parameter]:
 
 
 def nearest(name: str, known: Any) -> str:
-    """` (did you mean 'x'?)`, or nothing where no known name is near."""
-    matches = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    """` (did you mean 'x'?)`, or nothing where no known name is near; capitals are no difference."""
+    spelt = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(name.lower(), list(spelt), n=2, cutoff=0.5)
+    matches = [spelt[each] for each in ([name.lower()] if name.lower() in spelt else found)]
     return f" (did you mean {' or '.join(repr(m) for m in matches)}?)" if matches else ""
-
-
-def module_source(module: str) -> Path | None:
-    """The source file of a dotted module name; only its top-level package's finder is asked, so nothing is imported."""
-    top, *rest = module.split(".")
-    if top in sys.modules and getattr(sys.modules[top], "__path__", None):
-        folders = list(sys.modules[top].__path__)
-        origin = getattr(sys.modules[top], "__file__", None)
-    else:
-        try:
-            found = importlib.util.find_spec(top)
-        except (ImportError, ValueError):
-            return None
-        if found is None:
-            return None
-        folders, origin = list(found.submodule_search_locations or ()), found.origin
-    if not rest:
-        return Path(origin) if origin else None
-    for folder in folders:
-        base = Path(folder, *rest)
-        for candidate in (base.with_name(base.name + ".py"), base / "__init__.py"):
-            if candidate.is_file():
-                return candidate
-    return None
 
 
 def _restore(environment: dict[str, str]) -> None:
@@ -310,15 +341,8 @@ def _as_float(value: float) -> float:
 
 
 def _first_line(path: Path, attribute: str) -> str:
-    try:
-        if path.stat().st_size > LARGEST_SOURCE:
-            return ""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""
-    for node in tree.body:
+    tree = parsed(path)
+    for node in tree.body if tree else ():
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
             return (ast.get_docstring(node) or "").partition("\n")[0]
     return ""

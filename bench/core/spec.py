@@ -1,12 +1,24 @@
-"""Spec: a name with parameters, `local[window=64]`, as text, as a value, and as canonical text."""
+"""Spec: a name with parameters, `local[window=64]`, as text, as a value, and as canonical text.
+
+One grammar for all that is named on the command line, in a suite and in a Record:
+
+    selection  spec, spec, …                  a comma outside of brackets separates
+    spec       layers // layers // …          a pattern: the layers of a model in turn, again from the first at the end
+    layers     variant or variant:3           so many layers of one kind, one after the other
+    variant    wrapper+wrapper+name           the first wrapper is the outermost
+    name       softmax, mine.py:Mine, package.module:Mine, each with [parameter=value,…]
+
+All of it is printable ASCII: letters that look like others, or show nothing, name nothing here.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 from typing import Final
 
 from .errors import SelectionError
@@ -15,23 +27,33 @@ Scalar = bool | int | float | str | None
 Value = Scalar | tuple[Scalar, ...]
 """A parameter's value. A tuple is a list that stays together, `1e-3|4e-3`; commas expand to several Specs instead."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]*")
-_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([kM]?)")
-_SUFFIX = {"": 1, "k": 1_000, "M": 1_000_000}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_TARGET = re.compile(r"(?:[^\s\[\],:+]+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*")
+"""A class or function in a file or in a module."""
+
+_COUNT = re.compile(r"(.+):([0-9]+)", re.DOTALL)
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([kKM]?)")
+_SUFFIX = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
 
 LONGEST_TEXT = 100_000
 """Characters of a selection; a Spec of a Record is one too."""
 
 LONGEST_NAME = 120
 LONGEST_NUMBER = 40
+MOST_LAYERS = 1_000
 MOST_SPECS = 1_000
 """Specs that a selection expands to: more are a slip, and would take days."""
 
+_SQUARE = str.maketrans("()", "[]")
 _WORDS: dict[str, Scalar] = {"true": True, "false": False, "none": None}
 
 
 class Spec:
     """A name with parameters, ordered by name. Specs are never changed, and those of equal parts are equal.
+
+    `wrappers` and `inner`: of `gate+local[window=64]`, the wrappers from the outermost on and the variant inside;
+    `layers`: of a pattern such as `delta:3//softmax`, one Spec for each layer until it begins again. Such a Spec has
+    its canonical text as its name, and no parameters of its own.
 
     No dataclass: msgspec would then read and write an object of two fields, and not its canonical text.
 
@@ -39,11 +61,14 @@ class Spec:
     'local[causal=true,window=64]'
     """
 
-    __slots__ = ("name", "parameters")
+    __slots__ = ("inner", "layers", "name", "parameters", "wrappers")
 
     def __init__(self, name: str, parameters: tuple[tuple[str, Value], ...] = ()):
         self.name: Final = name
         self.parameters: Final = parameters
+        self.wrappers: tuple[Spec, ...] = ()
+        self.inner: Spec | None = None
+        self.layers: tuple[Spec, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Spec) and (self.name, self.parameters) == (other.name, other.parameters)
@@ -57,6 +82,44 @@ class Spec:
     @classmethod
     def of(cls, name: str, **parameters: Value) -> Spec:
         return cls(name, tuple(sorted(parameters.items())))
+
+    @classmethod
+    def wrapped(cls, wrappers: Sequence[Spec], inner: Spec) -> Spec:
+        """`inner` in `wrappers`, the first of which is the outermost."""
+        if not wrappers:
+            return inner
+        spec = cls("+".join(map(str, (*wrappers, inner))))
+        spec.wrappers, spec.inner = tuple(wrappers), inner
+        return spec
+
+    @classmethod
+    def pattern(cls, layers: Sequence[Spec]) -> Spec:
+        """A model whose layers are `layers` in turn; the shortest pattern that says the same.
+
+        >>> str(Spec.pattern([Spec("delta"), Spec("delta"), Spec("softmax")]))
+        'delta:2//softmax'
+        """
+        period = next(n for n in range(1, len(layers) + 1) if list(layers) == [*layers[:n]] * (len(layers) // n))
+        if period == 1:
+            return layers[0]
+        runs = [(spec, len(list(same))) for spec, same in groupby(layers[:period])]
+        spec = cls("//".join(f"{each}:{count}" if count > 1 else str(each) for each, count in runs))
+        spec.layers = tuple(layers[:period])
+        return spec
+
+    def at(self, layer: int) -> Spec:
+        """The Spec of one layer of a model, counted from 0."""
+        return self.layers[layer % len(self.layers)] if self.layers else self
+
+    @property
+    def variants(self) -> list[Spec]:
+        """The plain Specs that it is made of, each once, without wrappers."""
+        return list(dict.fromkeys(each.inner or each for each in self.layers or (self,)))
+
+    @property
+    def all_wrappers(self) -> list[Spec]:
+        """The wrappers that it is made of, each once."""
+        return list(dict.fromkeys(wrapper for each in self.layers or (self,) for wrapper in each.wrappers))
 
     @classmethod
     def parse(cls, text: str) -> Spec:
@@ -91,9 +154,13 @@ def parse_selection(text: str) -> list[Spec]:
     """
     if len(text) > LONGEST_TEXT:
         raise SelectionError(f"expected a selection of at most {LONGEST_TEXT:,} characters, got {len(text):,}")
+    if not (text.isascii() and text.isprintable()):
+        odd = next(letter for letter in text if not (letter.isascii() and letter.isprintable()))
+        raise SelectionError(f"expected names and values in printable ASCII, got {odd!a} in {text[:80]!a}")
     found: dict[Spec, None] = {}
     for item in _split_outside_brackets(text):
-        for spec in _expand(item):
+        # every Record that is read has two or three plain names
+        for spec in _expand(item) if any(joint in item for joint in "+:/") else _expand_plain(item):
             found[spec] = None
         if len(found) > MOST_SPECS:
             raise SelectionError(f"expected a selection of at most {MOST_SPECS:,} names, got {len(found):,} or more")
@@ -169,10 +236,44 @@ def _plain(number: float) -> str:
 
 
 def _expand(item: str) -> Iterator[Spec]:
+    """The Specs of one item of a selection: every combination of what its parts expand to."""
+    parts = [_counted(part) for part in _split_outside_brackets(item, "//")]
+    if sum(count for _, count in parts) > MOST_LAYERS:
+        raise SelectionError(f"expected a pattern of at most {MOST_LAYERS:,} layers, got {item[:80]!r}")
+    for chosen in _combinations([_expand_wrapped(part) for part, _ in parts], item):
+        yield Spec.pattern([spec for spec, (_, count) in zip(chosen, parts, strict=True) for _ in range(count)])
+
+
+def _counted(part: str) -> tuple[str, int]:
+    """`delta:3` as the text of the layer and how often it comes."""
+    found = _COUNT.fullmatch(part)
+    if not found:
+        return part, 1
+    text, digits = found.groups()
+    if len(digits) > 4 or not int(digits):
+        raise SelectionError(f"expected 1 to {MOST_LAYERS:,} layers after `:`, got {part!r}")
+    return text.strip(), int(digits)
+
+
+def _expand_wrapped(text: str) -> list[Spec]:
+    axes = [list(_expand_plain(part)) for part in _split_outside_brackets(text, "+")]
+    return [Spec.wrapped(wrappers, inner) for *wrappers, inner in _combinations(axes, text)]
+
+
+def _combinations(axes: list[list[Spec]], item: str) -> Iterator[tuple[Spec, ...]]:
+    count = math.prod(map(len, axes))
+    if count > MOST_SPECS:
+        raise SelectionError(f"expected at most {MOST_SPECS:,} combinations of values, got {count:,} in {item!r}")
+    yield from product(*axes)
+
+
+def _expand_plain(item: str) -> Iterator[Spec]:
     name, bracket, rest = item.partition("[")
     name = name.strip()
-    if not _NAME.fullmatch(name):
-        raise SelectionError(f"expected a name of letters, digits, '-', '_', got {name!r} in {item!r}")
+    if not (_NAME.fullmatch(name) or _TARGET.fullmatch(name)):
+        raise SelectionError(
+            f"expected a name of letters, digits, '-', '_', or FILE.py:NAME, got {name!r} in {item!r}{_meant(item)}"
+        )
     if len(name) > LONGEST_NAME:
         raise SelectionError(f"expected a name of at most {LONGEST_NAME} characters, got {len(name):,}")
     if not bracket:
@@ -186,6 +287,15 @@ def _expand(item: str) -> Iterator[Spec]:
         raise SelectionError(f"expected at most {MOST_SPECS:,} combinations of values, got {count:,} in {item!r}")
     for values in product(*axes.values()):
         yield Spec(name, tuple(sorted(zip(axes, values, strict=True))))
+
+
+def _meant(item: str) -> str:
+    """The words after an item without a name: what it names with other brackets, with commas, or without brackets."""
+    for guess in (item.translate(_SQUARE), ",".join(item.split()), item.strip("[]")):
+        with suppress(SelectionError):
+            if guess != item and (found := parse_selection(guess)):
+                return f"; did you mean '{','.join(map(str, found[:20]))}'?"
+    return ""
 
 
 def _axes(inside: str, item: str) -> dict[str, list[Value]]:
@@ -222,19 +332,24 @@ def _range(text: str, item: str) -> list[Value]:
     return values
 
 
-def _split_outside_brackets(text: str) -> list[str]:
-    parts, depth, start = [], 0, 0
-    for at, letter in enumerate(text):
-        depth += (letter == "[") - (letter == "]")
+def _split_outside_brackets(text: str, separator: str = ",") -> list[str]:
+    """The parts of a text; only between commas may there be nothing."""
+    parts, depth, start, at = [], 0, 0, 0
+    while at < len(text):
+        depth += (text[at] == "[") - (text[at] == "]")
         if depth not in (0, 1):
             raise SelectionError(f"unbalanced brackets in {text!r}")
-        if letter == "," and depth == 0:
+        if depth == 0 and text.startswith(separator, at):
             parts.append(text[start:at])
-            start = at + 1
+            at = start = at + len(separator)
+        else:
+            at += 1
     if depth:
         raise SelectionError(f"unbalanced brackets in {text!r}")
-    parts.append(text[start:])
-    return [part.strip() for part in parts if part.strip()]
+    parts = [part.strip() for part in (*parts, text[start:])]
+    if separator != "," and not all(parts):
+        raise SelectionError(f"expected a name on each side of `{separator}`, got {text!r}")
+    return [part for part in parts if part]
 
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)

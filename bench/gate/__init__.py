@@ -1,7 +1,6 @@
 """The gate: no number for a wrong variant."""
 
-from .paths import Path, paths
-from .property import GateResult, Property
-from .suite import PROPERTIES, examine, quick_gate
+from .suite import PROPERTIES, GateResult, Property, examine, quick_gate
+from .twins import Path, paths
 
 __all__ = ["PROPERTIES", "GateResult", "Path", "Property", "examine", "paths", "quick_gate"]

@@ -1,13 +1,29 @@
-"""Build variants for a model, each checked by the gate before anything is measured."""
+"""Build variants for a model, each checked by the gate before anything is measured.
+
+Verdicts are kept, so that a sweep of a hundred points examines the short form of them once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
 from ...variants.contract import AttentionShape, Variant
 from ..core.errors import Unsupported
+from ..core.files import is_trusted, make_private
+from ..core.hashing import content_hash
+from ..core.paths import PACKAGE
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..models.blocks import BuildVariant
+from .case import BASE_LENGTH, WIDE_BATCH, WIDEST_BATCH
 from .suite import Form, quick_gate
+
+Builder = Callable[[Spec], BuildVariant]
 
 
 class Incorrect(Exception):
@@ -19,16 +35,17 @@ def build_checked(spec: Spec, batch: int = 1) -> BuildVariant:
 
     `batch`: how many sequences are to be measured at once.
     """
-    # A translation model uses a variant in three ways, and each may be wrong by itself. Layers differ in nothing else
-    # that the gate looks at, so that one of each is enough.
-    checked: set[tuple[bool, bool]] = set()
+    # A translation model uses a variant in three ways, and each may be wrong by itself. Layers of one variant differ
+    # in nothing else that the gate looks at, so that one of each is enough.
+    checked: set[tuple[Spec, bool, bool]] = set()
     build_any = build_unchecked(spec)
 
     def build(shape: AttentionShape) -> Variant:
         variant = build_any(shape)
-        use = (shape.causal, shape.cross)
+        of_layer = spec.at(shape.layer)
+        use = (of_layer, shape.causal, shape.cross)
         if use not in checked:
-            require_correct(spec, shape, batch)
+            require_correct(of_layer, shape, batch)
             checked.add(use)
         return variant
 
@@ -53,3 +70,60 @@ def build_unchecked(spec: Spec) -> BuildVariant:
         return variant
 
     return build
+
+
+def build_checked_cached(cache: Path, machine_id: str, batch: int = 1) -> Builder:
+    """As `build_checked`, but a variant that passed on this machine, with the same files, is not examined again.
+
+    The short form of a shape is examined once for all lengths, the length and the batch to be measured by themselves. A
+    failure is never stored: it may have come from a machine that was short of memory. A cache that cannot be written,
+    or that others can write in, is done without.
+    """
+
+    def build_with(spec: Spec) -> BuildVariant:
+        unchecked = build_unchecked(spec)
+
+        def build(shape: AttentionShape) -> Variant:
+            variant, of_layer = unchecked(shape), spec.at(shape.layer)
+            # Where the gate takes a longer form, since the variant refuses the short one, its verdict is not shared.
+            short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
+            try:
+                build_unchecked(of_layer)(short)
+            except Unsupported:
+                short = shape
+            # of the batch the short form takes as many as it can afford
+            forms: tuple[tuple[Form, AttentionShape, int], ...] = (
+                ("short", short, min(max(batch, WIDE_BATCH), WIDEST_BATCH)),
+                ("own", shape, batch),
+            )
+            for form, examined, size in forms:
+                file = cache / "passed" / verdict_key(of_layer, form, examined, size, machine_id)
+                # a verdict that somebody else could have put there is none
+                if is_trusted(file):
+                    continue
+                require_correct(of_layer, shape, batch, form)
+                with suppress(OSError):
+                    make_private(file.parent)
+                    file.touch(mode=0o600)
+            return variant
+
+        return build
+
+    return build_with
+
+
+def verdict_key(spec: Spec, form: str, shape: AttentionShape, batch: int, machine_id: str) -> str:
+    """Hash of all that a verdict depends on. `form`: that of the gate, or what else is remembered of the same."""
+    sources = VARIANTS.sources(spec.name)
+    folders = [PACKAGE / "bench" / "gate", PACKAGE / "variants", *(source.parent for source in sources if source)]
+    files = sorted({state for folder in folders for state in _states(folder)})
+    return content_hash([str(spec), form, asdict(shape), batch, machine_id, torch.__version__, files])
+
+
+def _states(folder: Path) -> Iterator[tuple[str, int, int]]:
+    # Times and sizes of files instead of their contents, since this runs for every point of a sweep. Kernels are
+    # written in C++ too, so every file of a folder counts.
+    for file in folder.rglob("*"):
+        if file.is_file() and file.suffix not in (".pyc", ".md"):
+            status = file.stat()
+            yield str(file), status.st_mtime_ns, status.st_size

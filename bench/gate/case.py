@@ -1,70 +1,89 @@
-"""A variant in one setting: a length, a batch, a precision and a mode, with inputs that depend on a seed alone."""
+"""Case: a built variant in one setting, with inputs that depend on a seed alone, and what a test of it may answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar, cast
+import math
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import process_time
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...variants.contract import AttentionShape, Mask, Variant
+from ..core.errors import Unsupported
+from .variant import VariantFactory, VariantSource, build, with_heads
 
-INTERPRETED_SHORT = 8
-"""Tokens to decode where Triton's interpreter runs: it takes a thousand times as long as the CPU."""
+BASE_LENGTH = 96
+WIDE_BATCH, WIDEST_BATCH = 11, 64
+STEPS = 3
+DOUBLE_LENGTH, DOUBLE_BYTES = 2048, 2**31
+NARROW_LENGTH, NARROW_SCORES = 1024, 2**20
+SEQUENCE_SECONDS, NARROW_SECONDS, NARROWEST = 0.5, 0.06, 512
+FEW = 13
+"""Positions of a pass that is to cost little."""
+HELD_SCORES = 8
+"""Tensors of the size of all scores that a pass and its gradient hold at once, as measured for the plainest maps."""
+PARTS = ("output", "gradient of query", "gradient of key", "gradient of value", "gradient of the hidden state")
+"""Of `Case.passes`; without the last for a variant that does not take the hidden state."""
 
-PARTS = ("output", "gradient of query", "gradient of key", "gradient of value")
-"""Of `Case.passes`."""
-
-T = TypeVar("T")
-Mode = Literal["evaluation", "training", "after step"]
+Kind = Literal["usual", "many", "training", "after step", "own"]
 
 
 @dataclass(frozen=True, slots=True)
-class RunSetting:
-    """`length` and `batch` of the inputs; `mode`: evaluation, training without dropout, or evaluation after steps of
-    training; `own`: the length that is to be measured; `double`: in float64 too."""
+class Measured:
+    """Result of a test: the property holds where `value` is at most `allowed`."""
 
-    length: int
-    batch: int = 2
-    mode: Mode = "evaluation"
-    own: bool = False
-    double: bool = True
-
-    @property
-    def repeats(self) -> bool:
-        """Whether it differs from the usual setting in the batch alone."""
-        return self.mode == "evaluation" and not self.own and not self.double
-
-    @property
-    def brief(self) -> bool:
-        """Whether a test makes one pass of a kind here: all but the usual setting differ from it in one thing."""
-        return self.own or not self.double
-
-    def __str__(self) -> str:
-        mode = {"evaluation": "", "training": " in training", "after step": " after after_step()"}[self.mode]
-        return f"{self.length} long{mode}"
+    value: float
+    allowed: float
+    detail: str = ""
 
 
-class Memo:
-    """Values that several tests need, each computed once."""
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """Why a property says nothing about a case; `found`: what was measured all the same."""
 
-    def __init__(self) -> None:
-        self._values: dict[Any, Any] = {}
-
-    def once(self, key: Any, compute: Callable[[], T]) -> T:
-        """The value of `key`, computed where it is not known yet."""
-        if key not in self._values:
-            self._values[key] = compute()
-        return cast(T, self._values[key])
+    reason: str
+    found: Measured = Measured(math.nan, math.nan)
 
 
-def with_heads(shape: AttentionShape, heads: int) -> AttentionShape:
-    """`shape` with at most `heads` heads, or one group of them where that is more; as many of them share a key."""
-    group = shape.heads // shape.kv_heads
-    groups = max(1, min(heads, shape.heads) // group)
-    return replace(shape, heads=groups * group, kv_heads=groups)
+Answer = Measured | NotApplicable
+Answers = Iterator[Answer]
+
+
+def gap(found: Tensor, expected: Tensor) -> float:
+    """Largest difference, relative to the largest expected entry; infinite where something is not finite.
+
+    Raises ValueError where the shapes differ.
+    """
+    if found.shape != expected.shape:
+        raise ValueError(f"expected shape {tuple(expected.shape)}, got {tuple(found.shape)}")
+    if found.numel() == 0:
+        return 0.0
+    found, expected = found.detach().double(), expected.detach().double()
+    if not (found.isfinite().all() and expected.isfinite().all()):
+        return math.inf
+    # Relative to the largest entry of all and not entry by entry: near a zero any rounding is large.
+    difference, scale = (found - expected).abs().max().item(), expected.abs().max().item()
+    return difference / scale if scale else (0.0 if difference == 0 else math.inf)
+
+
+class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps float64 where code casts it down to a fixed precision, such as for a softmax that is float32 always."""
+
+    casts = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        down = kwargs.get("dtype") in (torch.float32, torch.bfloat16, torch.float16)
+        if down and func is torch.ops.aten._to_copy.default and args[0].dtype == torch.float64:
+            self.casts += 1
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
 
 
 def permuted(x: Tensor) -> Tensor:
@@ -74,28 +93,20 @@ def permuted(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """(batch, heads | kv_heads, queries | keys, head_dim)."""
+    """(batch, heads | kv_heads, queries | keys, head_dim); the hidden state as one head, (batch, 1, queries, width)."""
 
     query: Tensor
     key: Tensor
     value: Tensor
+    hidden: Tensor | None = None
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        return Inputs(change(self.query), change(self.key), change(self.value))
+    def __iter__(self) -> Iterator[Tensor]:
+        """Query, key and value, and the hidden state where there is one."""
+        return iter((self.query, self.key, self.value, *(() if self.hidden is None else (self.hidden,))))
 
-    def part(self, first: int | None, last: int | None = None) -> Inputs:
-        """Positions first .. last - 1 of all three."""
-        return self.map(lambda x: x[:, :, first:last])
-
-    def example(self, at: int) -> Inputs:
-        return self.map(lambda x: x[at : at + 1])
-
-    def leaves(self) -> Inputs:
-        """The same tensors, strides included, gathering gradients."""
-        return self.map(lambda x: x.detach().requires_grad_())
-
-    def all(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.query, self.key, self.value
+    def part(self, first: int, last: int) -> Inputs:
+        """Positions first .. last - 1 of all."""
+        return Inputs(*(x[:, :, first:last] for x in self))
 
     def padded_from(self, first: int) -> Tensor:
         """A mask of the keys, (batch, keys), True = real: the first sequence is padding from key `first` on."""
@@ -105,44 +116,88 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSetting:
+    """`length` and `batch` of the inputs. `kind`: "usual"; "many", which differs from it in length and batch alone;
+    "training", without dropout; "after step": evaluation after steps of training; "own": the length to be measured."""
+
+    length: int
+    batch: int = 2
+    kind: Kind = "usual"
+
+
 class Case:
-    """`shape.dtype`: the precision. `tolerance`: what rounding explains, relative to the largest output."""
+    """A variant built for `shape`, whose dtype is the precision, in one setting.
 
-    module: Variant
-    shape: AttentionShape
-    tolerance: float
-    seed: int
-    setting: RunSetting
-    _shared: Memo = field(default_factory=Memo, compare=False, repr=False)
+    `first`: the case in evaluation whose parameters and buffers this one holds. `thorough`: implementations that
+    nothing here would choose by itself are examined too, which may take minutes, and float64 everywhere. `measured`:
+    the batch that is to be measured. `memo`: what several tests need. Raises Unsupported where the variant refuses the
+    shape, SelectionError for an unknown name.
+    """
 
-    def with_module(self, module: Variant, dtype: str | None = None) -> Case:
-        """Another variant in the same setting."""
-        shape = replace(self.shape, dtype=dtype or self.shape.dtype)
-        return Case(module, shape, self.tolerance, self.seed, self.setting)
+    def __init__(
+        self,
+        source: VariantSource | VariantFactory,
+        shape: AttentionShape,
+        setting: RunSetting | None = None,
+        seed: int = 0,
+        *,
+        thorough: bool = True,
+        measured: int = 1,
+        module: Variant | None = None,
+        first: Case | None = None,
+    ):
+        self.factory, self.shape, self.seed = VariantFactory.of(source), shape, seed
+        # One less than a multiple of every block: an error at the edge of the last block needs a block that is not
+        # full.
+        self.setting = setting or RunSetting(min(shape.max_length, BASE_LENGTH - 1))
+        self.thorough, self.measured = thorough, measured
+        self.module = build(self.factory, shape, seed) if module is None else module
+        self.first = first or self
+        self.length, self.batch, self.kind = self.setting.length, self.setting.batch, self.setting.kind
+        self.own = self.kind == "own"
+        # a test makes one pass of a kind here: all but the usual setting differ from it in one thing
+        self.brief = self.kind != "usual"
+        self.dtype: torch.dtype = getattr(torch, shape.dtype)
+        # Triton's interpreter runs kernels that were asked for without a GPU
+        on_cpu = torch.device(shape.device).type == "cpu"
+        self.interpreted = on_cpu and any(getattr(part, "impl", "") == "triton" for part in self.module.modules())
+        # where a test failed, for its detail
+        mode = {"training": " in training", "after step": " after after_step()"}.get(self.kind, "")
+        self.words = f"{self.length} long{mode}"
+        self.place = f"{self.words} ({shape.dtype})"
+        # by how much the same pass may differ: atomic additions on a GPU come in another order each time
+        self.bits = 0.0 if shape.device == "cpu" else 8 * torch.finfo(self.dtype).eps
+        # whether a pass in float64 that holds all scores, and its gradient, stays within 2,048 tokens and 2 GiB
+        held = HELD_SCORES * 8 * self.batch * shape.heads * self.length**2
+        self.fits_float64 = self.length <= DOUBLE_LENGTH and held <= DOUBLE_BYTES
+        self.drawn: dict[tuple[int, ...], Inputs] = {}
+        self.memo: dict[Any, Any] = {}
 
-    @property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.shape.dtype)
-        return dtype
+    def other(self, module: Variant, dtype: str | None = None, setting: RunSetting | None = None) -> Case:
+        """Another variant in the same setting, or another setting."""
+        shape, setting = replace(self.shape, dtype=dtype or self.shape.dtype), setting or self.setting
+        more: dict[str, Any] = {"thorough": self.thorough, "measured": self.measured, "first": self.first}
+        return Case(self.factory, shape, setting, self.seed, module=module, **more)
 
-    @property
-    def interpreted(self) -> bool:
-        """Whether Triton's interpreter runs it: kernels that were asked for, without a GPU."""
-        return interpreted(self.module, self.shape)
+    def like(
+        self, *, dtype: str | None = None, dropout: float | None = None, kind: Kind | None = None, **more: Any
+    ) -> Variant:
+        """An instance with other numbers inside, or another implementation, and the state of the first case; after a
+        step, that of it after the same steps. Raises Unsupported."""
+        shape = replace(self.shape, dtype=dtype or self.shape.dtype, dropout=dropout or self.shape.dropout)
+        kind = kind or self.kind
+        twin = build(self.factory, shape, self.seed, **more)
+        twin.load_state_dict(self.first.module.state_dict())
+        if kind == "after step":
+            # its own steps, for what they change outside of the state, then the numbers that another precision reached
+            after_steps(twin, shape, self.seed)
+            twin.load_state_dict(self.first.stepped.state_dict())
+        return twin.train(kind == "training")
 
-    @property
-    def length(self) -> int:
-        return self.setting.length
-
-    @property
-    def steps(self) -> int:
-        """How many tokens to decode one by one."""
-        return min(self.length, INTERPRETED_SHORT) if self.interpreted else self.length
-
-    @property
-    def place(self) -> str:
-        """Where a test failed, for its detail."""
-        return f"{self.setting} ({self.shape.dtype})"
+    @cached_property
+    def stepped(self) -> Variant:
+        """The variant after a few steps of training, in evaluation mode."""
+        return after_steps(self.like(kind="usual"), self.shape, self.seed)
 
     def inputs(
         self, queries: int | None = None, keys: int | None = None, *, batch: int | None = None, salt: int = 0
@@ -151,74 +206,220 @@ class Case:
 
         Slices of joined projections, so that no tensor is contiguous. Drawn once: tests share them.
         """
+        shape, width = self.shape, self.shape.head_dim
         queries = self.length if queries is None else queries
         if keys is None:
-            keys = max(1, 2 * queries // 3) if self.shape.cross and not self.shape.causal else queries
-        batch = self.setting.batch if batch is None else batch
+            keys = max(1, 2 * queries // 3) if shape.cross and not shape.causal else queries
+        batch = self.batch if batch is None else batch
         wanted = (queries, keys, batch, salt)
-        return self._shared.once(wanted, lambda: self._draw(*wanted))
+        if wanted not in self.drawn:
+            # Drawn on the CPU in float32 and then moved: every device and precision sees the same numbers.
+            generator = torch.Generator().manual_seed(1000 * self.seed + salt)
 
-    def _draw(self, queries: int, keys: int, batch: int, salt: int) -> Inputs:
-        # Drawn on the CPU in float32 and then moved: every device and precision sees the same numbers.
-        generator = torch.Generator().manual_seed(1000 * self.seed + salt)
-        heads, width = self.shape.heads, self.shape.head_dim
+            def joined(length: int, parts: int) -> Tensor:
+                drawn = torch.randn(batch, length, parts, shape.heads, width, generator=generator)
+                return drawn.to(shape.device, self.dtype).permute(2, 0, 3, 1, 4)
 
-        def joined(length: int, parts: int) -> Tensor:
-            drawn = torch.randn(batch, length, parts, heads, width, generator=generator)
-            return drawn.to(self.shape.device, self.dtype).permute(2, 0, 3, 1, 4)
+            query, key, value = joined(queries, 3) if queries == keys else [*joined(queries, 1), *joined(keys, 2)]
+            hidden = None
+            if self.module.takes_hidden:
+                hidden = torch.randn(batch, 1, queries, shape.hidden_width, generator=generator)
+                hidden = hidden.to(shape.device, self.dtype)
+            self.drawn[wanted] = Inputs(query, key[:, : shape.kv_heads], value[:, : shape.kv_heads], hidden)
+        return self.drawn[wanted]
 
-        query, key, value = joined(queries, 3) if queries == keys else [*joined(queries, 1), *joined(keys, 2)]
-        shared = self.shape.kv_heads
-        return Inputs(query, key[:, :shared], value[:, :shared])
+    def mask(self, valid: Tensor | None = None, **more: Any) -> Mask:
+        return Mask(valid=None if valid is None else valid.to(self.shape.device), causal=self.shape.causal, **more)
 
-    def output(self) -> Tensor:
-        """The output for `inputs()` without a mask of keys, computed once."""
-        # a copy: a variant that writes to one buffer is found by `no state`, and not by all that share this
-        return self._shared.once("output", lambda: self.run(self.inputs()).clone())
-
-    def first_passes(self) -> list[Tensor]:
-        """`passes(inputs())`, computed once."""
-        return self._shared.once("passes", lambda: [x.clone() for x in self.passes(self.inputs())])
-
-    def forward(self, inputs: Inputs, valid: Tensor | None = None) -> Tensor:
-        if self.setting.mode == "training":
+    def forward(self, inputs: Inputs, valid: Tensor | None = None, **more: Any) -> Tensor:
+        if self.kind == "training":
             # noise of training must not look like a leak
             torch.manual_seed(self.seed)
-        return self.module(*inputs.all(), self.mask(valid))
+        states = None if inputs.hidden is None else inputs.hidden[:, 0]
+        with self.widened(self.shape.dtype):
+            return self.module(inputs.query, inputs.key, inputs.value, self.mask(valid, **more), states)
 
-    def mask(self, valid: Tensor | None = None) -> Mask:
-        return Mask(valid=None if valid is None else valid.to(self.shape.device), causal=self.shape.causal)
+    def widened(self, dtype: str) -> Widened | nullcontext[None]:
+        """What passes in `dtype` run in: in float64 all of it is that."""
+        return Widened() if dtype == "float64" and self.first.casts_down else nullcontext()  # type: ignore[no-untyped-call]
 
-    def run(self, inputs: Inputs, valid: Tensor | None = None) -> Tensor:
-        """The output, without gradients."""
+    @cached_property
+    def casts_down(self) -> bool:
+        """Whether code that is given float64 casts it down; a mode that asks each operation is slow where none does."""
+        shape = replace(self.shape, dtype="float64", dropout=0.0)
+        with suppress(Exception), Widened() as found, torch.no_grad():  # type: ignore[no-untyped-call]
+            few = self.inputs(min(self.length, FEW), batch=1)
+            double = [x.double() for x in few]
+            states = double[3][:, 0] if few.hidden is not None else None
+            build(self.factory, shape, self.seed)(double[0], double[1], double[2], self.mask(), states)
+            return bool(found.casts > 0)
+        return False
+
+    def run(self, inputs: Inputs, valid: Tensor | None = None, **more: Any) -> Tensor:
+        """The output, without gradients; `more` are other parts of the mask."""
         with torch.no_grad():
-            return self.forward(inputs, valid)
+            return self.forward(inputs, valid, **more)
 
-    def grad_output(self, like: Tensor, salt: int = 0) -> Tensor:
+    def weights(self, inputs: Inputs, valid: Tensor | None = None, rows: slice | None = None) -> Tensor | None:
+        states = None if inputs.hidden is None else inputs.hidden[:, 0]
+        with torch.no_grad(), self.widened(self.shape.dtype):
+            return self.module.weights_with(inputs.query, inputs.key, self.mask(valid), rows, states)
+
+    @cached_property
+    def output(self) -> Tensor:
+        """The output for `inputs()` without a mask of keys."""
+        # a copy: a variant that writes to one buffer is found by `no state`, and not by all that share this
+        return self.run(self.inputs()).clone()
+
+    @cached_property
+    def first_passes(self) -> list[Tensor]:
+        """`passes(inputs())`, as they are at first."""
+        return [x.clone() for x in self.passes(self.inputs())]
+
+    def grad_output(self, like: Tensor) -> Tensor:
         """A random gradient of the output `like`, laid out as a model's output projection passes it."""
         batch, heads, queries, width = like.shape
-        generator = torch.Generator().manual_seed(7 + salt)
+        generator = torch.Generator().manual_seed(7)
         return torch.randn(batch, queries, heads, width, generator=generator).transpose(1, 2).to(like)
 
-    def gradients(self, inputs: Inputs, valid: Tensor | None = None, grad_output: Tensor | None = None) -> list[Tensor]:
-        """Gradients of query, key and value for a random direction of the output; zeros where none arrives."""
-        return self.passes(inputs, valid, grad_output)[1:]
-
     def passes(self, inputs: Inputs, valid: Tensor | None = None, grad_output: Tensor | None = None) -> list[Tensor]:
-        """The output, and the gradients of query, key and value."""
+        """The output and, for a random direction of it, the gradients of the inputs; zeros where none arrives."""
         with torch.enable_grad():
-            leaves = inputs.leaves()
+            # the same tensors, strides included, gathering gradients
+            leaves = Inputs(*(x.detach().requires_grad_() for x in inputs))
             output = self.forward(leaves, valid)
             arriving = self.grad_output(output) if grad_output is None else grad_output
             if not output.requires_grad:
-                return [output, *(torch.zeros_like(x) for x in leaves.all())]
-            found = torch.autograd.grad(output, leaves.all(), arriving, allow_unused=True)
-        gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves.all(), found, strict=True)]
-        return [output.detach(), *gradients]
+                return [output, *(torch.zeros_like(x) for x in leaves)]
+            found = torch.autograd.grad(output, list(leaves), arriving, allow_unused=True)
+        return [output.detach(), *(torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True))]
+
+    @cached_property
+    def double(self) -> Case | None:
+        """The setting in float64, where leaks stand out from rounding.
+
+        None where the variant refuses float64, or where it takes too much.
+        """
+        if self.own and not self.fits_float64:
+            return None
+        try:
+            module = self.like(dtype="float64")
+        except Unsupported:
+            return None
+        return self.other(module, "float64")
+
+    @cached_property
+    def tolerance(self) -> float:
+        """What rounding explains, relative to the largest output."""
+        if self.dtype == torch.float64:
+            # far above the rounding of float64 and far below any leak through a real path
+            return 1e-9
+        epsilon = torch.finfo(self.dtype).eps
+        # float16 and bfloat16: the sums are made in float32 there, so fewer roundings stand behind an output.
+        usual = (4 if epsilon > 1e-4 else 64) * epsilon
+        if self.own and self.length <= DOUBLE_LENGTH and self.narrow is not self:
+            # rounding does not depend on the heads, which share nothing, and little on the length
+            return self.narrow.tolerance
+        if self.double is None:
+            return 4 * usual
+        # A variant that rounds more, such as a long recurrence, gets more room, measured against itself in float64, but
+        # never more than hides a leak. Of the rows nine in ten: where rounding flips a choice of keys, a few rows
+        # differ wholly, which does not measure rounding.
+        found, expected = self.output.double(), self.double.output.double()
+        scale = expected.abs().max().item()
+        if not 0 < scale < math.inf:
+            return usual
+        error = ((found - expected).abs().amax(-1).flatten() / scale).quantile(0.9).item()
+        return min(usual + 16 * (error if math.isfinite(error) else 0.0), max(5e-4, 8 * epsilon))
+
+    @cached_property
+    def seconds(self) -> float:
+        """A pass at the length to be measured, in seconds of the processor, which other work does not lengthen."""
+        # what is done once, such as loading kernels
+        self.run(self.inputs(min(self.length, 64)))
+        start = process_time()
+        self.run(self.inputs())
+        return process_time() - start
+
+    def smaller(self, heads: int, length: int) -> Case:
+        """Of fewer heads or positions, at the length to be measured; this one where the variant refuses that, or where
+        the shape would stay the same, since its heads share one key."""
+        shape = with_heads(replace(self.shape, max_length=length), heads)
+        with suppress(Unsupported):
+            if shape != self.shape:
+                return Case(self.factory, shape, RunSetting(length, 1, "own"), self.seed, thorough=self.thorough)
+        return self
+
+    @cached_property
+    def affordable(self) -> Case:
+        """At the length to be measured, one head where a sequence with all of them takes long."""
+        cheap = not self.own or self.shape.heads == 1 or self.seconds <= SEQUENCE_SECONDS
+        return self if cheap else self.smaller(1, self.length)
+
+    @cached_property
+    def narrow(self) -> Case:
+        """At the length to be measured, no more heads than a million scores take, no more tokens than float64 may have,
+        and half as many as long as a pass takes long: for float64 and gradients, which cost most."""
+        if not self.own:
+            return self
+        length = self.length if self.length <= DOUBLE_LENGTH else NARROW_LENGTH
+        narrow = self.smaller(min(self.shape.heads, max(1, NARROW_SCORES // length**2)), length)
+        while narrow.length >= 2 * NARROWEST and narrow.seconds > NARROW_SECONDS:
+            shorter = narrow.smaller(narrow.shape.heads, narrow.length // 2)
+            if shorter is narrow:
+                break
+            narrow = shorter
+        narrow.__dict__["narrow"] = narrow
+        return narrow
+
+    @cached_property
+    def cases(self) -> list[Case]:
+        """This case and the others of its shape, each in float64 too, where the variant does not refuse it."""
+        few, many = min(self.shape.max_length, 17), min(max(self.measured, WIDE_BATCH), WIDEST_BATCH)
+        middle = min(self.shape.max_length, 33)
+        others = [RunSetting(few, many, "many"), RunSetting(middle, 3, "training"), RunSetting(middle, 3, "after step")]
+        found = [self]
+        for setting in () if self.own or self.interpreted else others:
+            module = self.module if setting.kind == "many" else self.like(kind=setting.kind)
+            case = self.other(self.stepped if setting.kind == "after step" else module, setting=setting)
+            inputs = case.inputs()
+            if setting.kind == "training":
+                torch.manual_seed(self.seed)
+                before = torch.get_rng_state()
+                case.run(inputs)
+                if not torch.equal(before, torch.get_rng_state()):
+                    # it draws, by the shape of the inputs, so that two passes cannot be compared
+                    continue
+            if setting.kind != "many" and not self.thorough:
+                # left out where a new instance with the same state gives the same bits in evaluation, padded too
+                plain = case.other(self.like())
+                plain.module.load_state_dict(case.module.state_dict())
+                padded = inputs.padded_from(inputs.key.shape[2] // 2 + 1)
+                masks = [None, padded] if self.shape.padding else [None]
+                if all(torch.equal(case.run(inputs, mask), plain.run(inputs, mask)) for mask in masks):
+                    continue
+            found.append(case)
+        return [
+            each
+            for case in found
+            for each in (case, case.double if self.thorough or not case.brief else None)
+            if each is not None and not (each is not case and each.brief and each.interpreted)
+        ]
 
 
-def interpreted(module: Variant, shape: AttentionShape) -> bool:
-    """Whether Triton's interpreter runs it: kernels that were asked for, without a GPU."""
-    return torch.device(shape.device).type == "cpu" and any(
-        getattr(part, "impl", "") == "triton" for part in module.modules()
-    )
+def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
+    """`module` after training steps on drawn inputs, in evaluation mode."""
+    case = Case(lambda _: module, shape, RunSetting(min(shape.max_length, 33)), seed, module=module.train())
+    trained = [p for p in module.parameters() if p.requires_grad]
+    for salt in range(STEPS):
+        torch.manual_seed(seed)
+        with torch.enable_grad():
+            loss = case.forward(case.inputs(salt=100 + salt)).square().mean()
+            loss = loss if (extra := module.auxiliary_loss()) is None else loss + extra
+            if loss.requires_grad and trained:
+                found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+                with torch.no_grad():
+                    for parameter, gradient in zip(trained, found, strict=True):
+                        parameter.sub_(1e-2 * gradient)
+        module.after_step()
+    return module.eval()

@@ -8,7 +8,6 @@ gradient of few rows where rounding flips which keys are chosen.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 
@@ -17,11 +16,9 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
-from .case import Case, Inputs, Mode, RunSetting
-from .checked_variant import CheckedVariant, after_steps, build
-from .distance import beyond, gap
-from .property import Answer, Measured, NotApplicable, worst
+from .case import Answers, Case, Inputs, Kind, Measured, NotApplicable, RunSetting, after_steps, gap
 from .twins import EAGER
+from .variant import build
 
 SMALL_LENGTH = 13
 STEPS = (1e-5, 1e-6, 1e-4, 1e-7)
@@ -36,131 +33,80 @@ FLIPPED = 0.01
 """Share of the rows whose gradient may differ: where rounding puts a weight on the other side of a kink."""
 FLIPPED_OUTPUTS = 0.1
 """The same where outputs differ as well, since rounding chose other keys: then whole rows do."""
-NAMES = ("query", "key", "value")
+NAMES = ("query", "key", "value", "hidden")
+"""Of `Inputs`; without the last for a variant that does not take the hidden state."""
+TOO_LARGE = "it refuses float64, or float64 takes too much at this length"
 
 
-def gradient_reaches(checked: CheckedVariant) -> Answer:
-    """training moves query, key and value, but for those that the variant says it ignores"""
-    reached = _reached(checked)
-    missed, false = set(NAMES) - reached - checked.module.ignores, reached & checked.module.ignores
+def gradient_reaches(case: Case) -> Answers:
+    """training moves query, key, value and the hidden state, but for those that the variant says it ignores"""
+    reached, ignored = _reached(case), case.module.ignores
+    inputs = NAMES[: len(list(case.inputs()))]
+    missed, false = set(inputs) - reached - ignored, reached & ignored
     details = [f"no gradient reaches {', '.join(sorted(missed))}"] if missed else []
     details += [f"declared ignored, yet reached: {', '.join(sorted(false))}"] if false else []
-    return Measured(float(len(missed) + len(false)), 0.0, "; ".join(details))
+    yield Measured(float(len(missed) + len(false)), 0.0, "; ".join(details))
 
 
-def parameters_learn(checked: CheckedVariant) -> Answer:
+def parameters_learn(case: Case) -> Answers:
     """training moves every parameter of the variant's own"""
-    own = set(_trained(checked.module))
+    own = set(_trained(case.module))
     if not own:
-        return NotApplicable("it has no parameters")
-    missed = own - _reached(checked)
-    return Measured(float(len(missed)), 0.0, f"no gradient reaches {', '.join(sorted(missed))}" if missed else "")
-
-
-def gradient_is_derivative(checked: CheckedVariant) -> Answer:
-    """in float64, derivatives along random directions of each input and parameter equal finite differences"""
-    modes: tuple[Mode, ...] = ("evaluation", "after step")
-    cases = [case for mode in modes for case in small(checked, mode)]
-    if not cases:
-        return NotApplicable("it refuses float64 on a small shape; its twin speaks for its gradient")
-    return worst(answer for case in cases for answer in directions(case))
-
-
-def gradient_at_length(checked: CheckedVariant) -> Answer:
-    """in float64, the derivative along one direction of all inputs and parameters, with more tokens"""
-    narrow = checked.narrow
-    doubles = [double for case in narrow.measured if (double := narrow.in_float64(case.setting)) is not None]
-    if not doubles:
-        return NotApplicable("it refuses float64, or float64 takes too much at this length")
-    return worst(_joint(case) for case in doubles)
-
-
-def gradient_in_precision(checked: CheckedVariant) -> Answer:
-    """gradients in the precision to be measured equal those in float64"""
-    narrow = checked.narrow
-    if EAGER in checked.source.implementations:
-        return NotApplicable("`implementations` compares the gradients of every path with float64")
-    return worst(_precision(case, narrow.in_float64(case.setting)) for case in narrow.measured)
-
-
-def _reached(checked: CheckedVariant) -> set[str]:
-    """Names of the inputs and parameters with a gradient that is not all zero."""
-    case, module = checked.native, checked.like()
-    _jitter(module, checked.seed)
-    leaves = case.inputs().leaves()
-    with torch.enable_grad():
-        output = module(*leaves.all(), case.mask())
-        # A random direction: the plain sum of a normalised output does not depend on the query at all.
-        loss = (output * case.grad_output(output)).sum()
-        auxiliary = module.auxiliary_loss()
-        loss = loss if auxiliary is None else loss + auxiliary
-        named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(module)
-        if not loss.requires_grad:
-            return set()
-        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return {name for name, g in zip(named, found, strict=True) if g is not None and bool((g != 0).any())}
-
-
-def small(checked: CheckedVariant, mode: Mode, dropout: float = 0.0) -> Iterator[Case]:
-    """The variant in float64 on a shape that differences can afford, or on its own where it refuses that one."""
-    shape = replace(checked.shape, dtype="float64", dropout=dropout)
-    for max_length in sorted({min(shape.max_length, 2 * SMALL_LENGTH), shape.max_length}):
-        sized = replace(shape, max_length=max_length)
-        try:
-            module = build(checked.source, sized, checked.seed)
-        except Unsupported:
-            continue
-        if mode == "after step":
-            after_steps(module, sized, checked.seed)
-        _jitter(module, checked.seed)
-        setting = RunSetting(min(SMALL_LENGTH, max_length), mode=mode)
-        yield Case(module.train(mode == "training"), sized, 0.0, checked.seed, setting)
+        yield NotApplicable("it has no parameters")
         return
+    missed = own - _reached(case)
+    yield Measured(float(len(missed)), 0.0, f"no gradient reaches {', '.join(sorted(missed))}" if missed else "")
 
 
-def _padded(case: Case, inputs: Inputs) -> Tensor | None:
-    keys = inputs.key.shape[2]
-    if not case.shape.padding or keys <= 3:
-        return None
-    return inputs.padded_from(keys - max(3, keys // 5))
+def gradient_is_derivative(case: Case) -> Answers:
+    """in float64, derivatives along random directions of each input and parameter equal finite differences"""
+    cases = [each for kind in ("usual", "after step") if (each := small(case, kind)) is not None]
+    if not cases:
+        yield NotApplicable("it refuses float64 on a small shape; its twin speaks for its gradient")
+    for each in cases:
+        yield from directions(each)
 
 
-def _joint(case: Case) -> Answer:
-    """All tensors move together, which costs two passes or three."""
+def gradient_at_length(case: Case) -> Answers:
+    """in float64, the derivative along one direction of all inputs and parameters, with more tokens"""
+    if case.double is None:
+        yield NotApplicable(TOO_LARGE)
+        return
     # A copy off its first values, where a kink may lie.
-    case = case.with_module(deepcopy(case.module))
+    case = case.double.other(deepcopy(case.double.module))
     _jitter(case.module, case.seed)
     inputs = case.inputs()
     valid = _padded(case, inputs)
-    leaves = inputs.leaves()
+    leaves = Inputs(*(x.detach().requires_grad_() for x in inputs))
     trained = list(_trained(case.module).values())
     with torch.enable_grad():
         output = case.forward(leaves, valid)
         if not output.requires_grad:
-            return NotApplicable("no gradient at all; `gradient reaches` says so")
+            yield NotApplicable("no gradient at all; `gradient reaches` says so")
+            return
         grad_output = case.grad_output(output)
-        found = torch.autograd.grad(output, [*leaves.all(), *trained], grad_output, allow_unused=True)
+        found = torch.autograd.grad(output, [*leaves, *trained], grad_output, allow_unused=True)
     output = output.detach()
     generator = torch.Generator().manual_seed(case.seed)
-    tensors = [*inputs.all(), *trained]
+    tensors = [*inputs, *trained]
     gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(tensors, found, strict=True)]
     sizes = [float(g.norm()) for g in gradients]
     # Each tensor in units of its gradient, so that a small gradient has as much to say as a large one.
     largest = max(sizes)
     units = [min(largest / size, 1e3) if size else 1.0 for size in sizes]
     # A share along the gradient, so that a wrong factor shows whatever the random part draws.
-    directions = [
+    along = [
         u * (torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device) + ALONG * g / (s or 1.0))
         for u, x, g, s in zip(units, tensors, gradients, sizes, strict=True)
     ]
-    slopes = [float((g * d).sum()) for g, d in zip(gradients, directions, strict=True)]
+    slope = sum(float((g * d).sum()) for g, d in zip(gradients, along, strict=True))
     size = math.hypot(*(u * s for u, s in zip(units, sizes, strict=True))) + 1e-4
+    kept = [p.detach().clone() for p in trained]
 
     def loss(step: float) -> float:
-        moved = Inputs(*(x + step * d for x, d in zip(inputs.all(), directions, strict=False)))
-        kept = [p.detach().clone() for p in trained]
+        moved = Inputs(*(x + step * d for x, d in zip(inputs, along, strict=False)))
         with torch.no_grad():
-            for p, d in zip(trained, directions[3:], strict=True):
+            for p, d in zip(trained, along[len(list(inputs)) :], strict=True):
                 p.add_(step * d)
         # The difference entry by entry, before the sum: it loses no digits to the size of the loss.
         change = float(((case.run(moved, valid) - output) * grad_output).sum())
@@ -169,109 +115,146 @@ def _joint(case: Case) -> Answer:
                 p.copy_(old)
         return change
 
+    def off(found: float) -> float:
+        error = abs(found - slope) / size
+        return error if math.isfinite(error) else math.inf
+
     least = math.inf
     for step in LONG_STEPS:
         # One side is mostly enough; at a kink the other may be right, and where the output bends their mean.
         ahead = loss(step)
-        least = min(least, _off(ahead / step, sum(slopes), size))
+        least = min(least, off(ahead / step))
+        if least > LONG_ALLOWED:
+            behind = -loss(-step)
+            least = min(least, off(behind / step), off((ahead + behind) / 2 / step))
         if least <= LONG_ALLOWED:
             break
-        behind = -loss(-step)
-        least = min(least, _off(behind / step, sum(slopes), size), _off((ahead + behind) / 2 / step, sum(slopes), size))
-        if least <= LONG_ALLOWED:
-            break
-    return Measured(least, LONG_ALLOWED, f"derivative along all inputs and parameters, {case.place}")
+    yield Measured(least, LONG_ALLOWED, f"derivative along all inputs and parameters, {case.place}")
 
 
-def _off(found: float, slope: float, size: float) -> float:
-    error = abs(found - slope) / size
-    return error if math.isfinite(error) else math.inf
-
-
-def _precision(case: Case, double: Case | None) -> Answer:
+def gradient_in_precision(case: Case) -> Answers:
+    """gradients in the precision to be measured equal those in float64"""
+    if EAGER in case.factory.implementations:
+        yield NotApplicable("`implementations` compares the gradients of every path with float64")
+        return
+    double = case.double
     if double is None:
-        return NotApplicable("it refuses float64, or float64 takes too much at this length")
+        yield NotApplicable(TOO_LARGE)
+        return
     inputs = case.inputs()
     valid = _padded(case, inputs)
-    grad_output = case.grad_output(inputs.query)
+    arriving = case.grad_output(inputs.query)
     allowed = max(8 * case.tolerance, PRECISION_ALLOWED)
 
-    def differing(arriving: Tensor) -> tuple[list[Tensor], float]:
-        """Which rows of the three gradients differ from float64, (batch, heads, rows), and the distance of outputs."""
+    def differing(arriving: Tensor) -> tuple[list[Tensor], list[float], float]:
+        """Which rows of the gradients differ, (batch, heads, rows), the shares of those, and the gap of outputs."""
         found = case.passes(inputs, valid, arriving)
-        expected = double.passes(inputs.map(Tensor.double), valid, arriving.double())
-        rows = [beyond(a, b, allowed) for a, b in zip(found[1:], expected[1:], strict=True)]
-        return rows, gap(found[0], expected[0])
+        expected = double.passes(Inputs(*(x.double() for x in inputs)), valid, arriving.double())
+        rows = []
+        for a, b in zip(found[1:], expected[1:], strict=True):
+            # relative to the row plus a tenth of the usual size
+            sizes, off = b.norm(dim=-1), (a.double() - b).norm(dim=-1)
+            # `not <=` and not `>`, so that a row that is no number counts
+            rows.append(~(off <= allowed * (sizes + sizes.square().mean().sqrt() / 10) + 1e-30))
+        return rows, [float(each.double().mean()) for each in rows], gap(found[0], expected[0])
 
-    rows, distance = differing(grad_output)
-    of_query, *others = rows
-    kinks = of_query.any(1, keepdim=True)
-    if distance <= case.tolerance and 0 < _share(of_query) <= FLIPPED and max(map(_share, others)) > FLIPPED:
+    rows, shares, distance = differing(arriving)
+    if distance <= case.tolerance and 0 < shares[0] <= FLIPPED < max(shares[1:]):
         # One weight at a kink moves the gradients of one query, and of all keys that it sees. Without those queries the
         # gradients of the keys must be right.
-        rows, distance = differing(grad_output.masked_fill(kinks[..., None], 0.0))
+        _, shares, distance = differing(arriving.masked_fill(rows[0].any(1, keepdim=True)[..., None], 0.0))
     limit = FLIPPED_OUTPUTS if distance > case.tolerance else FLIPPED
-    answers: list[Answer] = []
-    for name, differ in zip(NAMES, rows, strict=True):
+    for name, share in zip(NAMES, shares, strict=False):
         detail = f"share of rows of the gradient of {name} that are not those of float64, {case.place}"
-        answers.append(Measured(_share(differ), limit, detail))
-    return worst(answers)
+        yield Measured(share, limit, detail)
 
 
-def _share(rows: Tensor) -> float:
-    return float(rows.double().mean())
+def small(case: Case, kind: Kind, dropout: float = 0.0) -> Case | None:
+    """The variant in float64 on a shape that differences can afford, or on its own where it refuses that one.
+
+    None where it refuses both.
+    """
+    shape = replace(case.shape, dtype="float64", dropout=dropout)
+    for max_length in sorted({min(shape.max_length, 2 * SMALL_LENGTH), shape.max_length}):
+        sized = replace(shape, max_length=max_length)
+        try:
+            module = build(case.factory, sized, case.seed)
+        except Unsupported:
+            continue
+        if kind == "after step":
+            after_steps(module, sized, case.seed)
+        _jitter(module, case.seed)
+        setting = RunSetting(min(SMALL_LENGTH, max_length), kind=kind)
+        module.train(kind == "training")
+        return Case(case.factory, sized, setting, case.seed, module=module, first=case.first)
+    return None
 
 
-def directions(case: Case) -> Iterator[Answer]:
+def directions(case: Case) -> Answers:
     """Derivatives along random directions of each input and parameter, against finite differences; float64."""
     inputs = case.inputs()
     valid = _padded(case, inputs)
     # Copies, since the differences move them in place.
-    leaves = inputs.map(Tensor.clone).leaves()
+    leaves = Inputs(*(x.clone().requires_grad_() for x in inputs))
     generator = torch.Generator().manual_seed(case.seed)
     with torch.enable_grad():
         output = case.forward(leaves, valid)
         grad_output = case.grad_output(output)
-        named = dict(zip(NAMES, leaves.all(), strict=True)) | _trained(case.module)
+        named = dict(zip(NAMES, leaves, strict=False)) | _trained(case.module)
         if not output.requires_grad:
             yield NotApplicable("no gradient at all; `gradient reaches` says so")
             return
         found = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
 
-    def loss() -> float:
+    def loss(tensor: Tensor, moved: Tensor) -> float:
         with torch.no_grad():
+            tensor.copy_(moved)
             return float((case.forward(leaves, valid) * grad_output).sum())
 
-    for (name, tensor), gradient in zip(named.items(), found, strict=True):
-        gradient = torch.zeros_like(tensor) if gradient is None else gradient
+    for (name, tensor), given in zip(named.items(), found, strict=True):
+        gradient, kept = torch.zeros_like(tensor) if given is None else given, tensor.detach().clone()
         # A random direction in all entries at once tests every entry; entry by entry would cost a pass for each.
         for _ in range(2):
             direction = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
             slope = float((gradient * direction).sum())
             # a direction may be nearly flat by chance; the gradient's size says what is large
-            size = float(gradient.norm()) + 1e-4
-            error = _disagreement(loss, tensor, direction, slope, size)
-            yield Measured(error, ALLOWED, f"derivative along {name}, {case.place}")
+            size = max(abs(slope), float(gradient.norm()) + 1e-4)
+            # The least error over several step sizes and over both sides, since a kink or a jump may lie within a step.
+            least, middle = math.inf, loss(tensor, kept)
+            for step in STEPS:
+                ahead, behind = loss(tensor, kept + step * direction), loss(tensor, kept - step * direction)
+                # Forward, backward and central: at a kink one side is right, and a wrong gradient is wrong on all.
+                for difference in ((ahead - behind) / 2, ahead - middle, middle - behind):
+                    error = abs(difference / step - slope) / size
+                    least = min(least, error if math.isfinite(error) else math.inf)
+                if least <= ALLOWED:
+                    break
+            with torch.no_grad():
+                tensor.copy_(kept)
+            yield Measured(least, ALLOWED, f"derivative along {name}, {case.place}")
 
 
-def _disagreement(loss: Callable[[], float], tensor: Tensor, direction: Tensor, slope: float, size: float) -> float:
-    """Least error over several step sizes and over both sides, since a kink or a jump may lie within a step."""
-    least, middle = math.inf, loss()
-    kept = tensor.detach().clone()
-    for step in STEPS:
-        with torch.no_grad():
-            tensor.copy_(kept + step * direction)
-            ahead = loss()
-            tensor.copy_(kept - step * direction)
-            behind = loss()
-            tensor.copy_(kept)
-        # Forward, backward and central: at a kink one side is right, and a wrong gradient is wrong on all.
-        for difference in ((ahead - behind) / 2, ahead - middle, middle - behind):
-            error = abs(difference / step - slope) / max(abs(slope), size)
-            least = min(least, error if math.isfinite(error) else math.inf)
-        if least <= ALLOWED:
-            break
-    return least
+def _reached(case: Case) -> set[str]:
+    """Names of the inputs and parameters with a gradient that is not all zero."""
+    moved = case.other(case.like())
+    _jitter(moved.module, case.seed)
+    leaves = Inputs(*(x.detach().requires_grad_() for x in case.inputs()))
+    with torch.enable_grad():
+        output = moved.forward(leaves)
+        # A random direction: the plain sum of a normalised output does not depend on the query at all.
+        loss = (output * case.grad_output(output)).sum()
+        auxiliary = moved.module.auxiliary_loss()
+        loss = loss if auxiliary is None else loss + auxiliary
+        named = dict(zip(NAMES, leaves, strict=False)) | _trained(moved.module)
+        if not loss.requires_grad:
+            return set()
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {name for name, g in zip(named, found, strict=True) if g is not None and bool((g != 0).any())}
+
+
+def _padded(case: Case, inputs: Inputs) -> Tensor | None:
+    keys = inputs.key.shape[2]
+    return inputs.padded_from(keys - max(3, keys // 5)) if case.shape.padding and keys > 3 else None
 
 
 def _trained(module: Variant) -> dict[str, Tensor]:

@@ -1,155 +1,47 @@
-"""Maps: the weights that a variant shows are those it uses.
+"""Maps: the weights that a variant shows are those it uses, and those that dropout drops.
 
-Sees weights that do not make the output, where that is linear in the values. Cannot check the weights of variants that
-are not, since weights times values is not their output.
+Sees weights that do not make the output, where that is linear in the values; a rate of dropout that is not compensated,
+and weights normalised after the drop, by their mean and variance over draws; a backward pass with a mask of its own, by
+finite differences; and a fused path with another mask than its eager twin. Cannot check the weights of variants whose
+output is not linear in the values, nor see draws that are not independent between heads. Of a variant that shows no
+weights it sees a rate that is not compensated at all, and no other wrong scale: additive-lm drops two averages and
+multiplies them, so that its mean is another with dropout.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ...variants.contract import ScoredVariant, repeat_heads
+from ...variants.contract import ScoredVariant, Variant, repeat_heads
 from ..core.errors import Unsupported
-from .case import Case, Inputs, RunSetting, with_heads
-from .checked_variant import CheckedVariant
-from .distance import gap
-from .property import Answer, Measured, NotApplicable, worst
-from .twins import SLOW, examined
+from .case import Answers, Case, Inputs, Measured, NotApplicable, RunSetting, gap
+from .gradients import directions, small
+from .twins import EAGER, FACTOR, SLOW, differences, examined
+from .variant import build, with_heads
 
 COMMON_SCORES = (10.3, 1000.3, 10000.3)
 COUNTS = (1000, 3000)
 """No powers of two: those hide a threshold that is rounded at the size of the scores."""
+FEW = 24
+"""Positions where many passes are made."""
+RATE, OTHER_RATE = 0.5, 0.25
+DRAWS = 48
+NO_WEIGHTS = NotApplicable("it shows no weights")
+NO_WEIGHTS_TO_DROP = "it shows no weights that could be dropped"
+NOT_LINEAR = NotApplicable("the output is not linear in the values")
+DROPS_NOTHING = "it declares that it drops nothing"
 
 
-def weights_within_mask(checked: CheckedVariant) -> Answer:
+def weights_within_mask(case: Case) -> Answers:
     """weights are finite, and exactly zero where the mask forbids"""
-    return _answers(checked, _outside)
-
-
-def weights_by_rows(checked: CheckedVariant) -> Answer:
-    """weights of a slice of the queries are that slice of all weights"""
-    return _answers(checked, _rows)
-
-
-def weights_make_output(checked: CheckedVariant) -> Answer:
-    """where the output is linear in the values, weights times values is the output"""
-    module = checked.module
-    if not (isinstance(module, ScoredVariant) or module.simplex):
-        return NotApplicable("neither a ScoredVariant nor declared `simplex`")
-    return _answers(checked, _products)
-
-
-def simplex(checked: CheckedVariant) -> Answer:
-    """rows of weights are distributions over the allowed keys where that is declared, and not all where it is denied"""
-    declared = checked.module.simplex
-    if declared is None:
-        return NotApplicable("`simplex` is not declared")
-    return _answers(checked, _sums if declared else _other_sums)
-
-
-def rows_sum_whatever_the_scores(checked: CheckedVariant) -> Answer:
-    """rows of a distribution sum to one, forward and backward, for equal scores of any size over 1,000 keys"""
-    if not checked.module.simplex:
-        return NotApplicable("`simplex` is not declared")
-    if checked.native.interpreted:
-        return NotApplicable("too many keys for an interpreter")
-    if not linear_in_value(checked.native):
-        return NotApplicable("the output is not linear in the values")
-    names = [name for name in examined(checked) if name not in SLOW] or [""]
-    return worst(answer for name in names for answer in _common_scores(checked, name))
-
-
-def closed_cases(checked: CheckedVariant) -> Answer:
-    """a map onto the simplex: equal scores share evenly, two keys keep their order, a constant added changes nothing"""
-    module = checked.module
-    if not (isinstance(module, ScoredVariant) and module.simplex):
-        return NotApplicable("not a ScoredVariant that declares `simplex`")
-    return worst(_closed(module, checked.native))
-
-
-def linear_in_value(case: Case) -> bool:
-    """Whether twice the values give twice the output, and no values none."""
-    length = min(case.length, 24)
-    inputs = case.inputs(length)
-    output = case.run(inputs)
-    twice = case.run(Inputs(inputs.query, inputs.key, 2 * inputs.value))
-    none = case.run(Inputs(inputs.query, inputs.key, torch.zeros_like(inputs.value)))
-    return gap(twice, 2 * output) <= case.tolerance and not none.any()
-
-
-def _common_scores(checked: CheckedVariant, name: str) -> Iterator[Answer]:
-    crosses = checked.module.supports(replace(checked.shape, cross=True)) is None
-    more = {"impl": name} if name else {}
-    for keys in COUNTS if checked.thorough else COUNTS[:1]:
-        # a value for each query head, so that its gradients sum to the queries
-        shape = with_heads(replace(checked.shape, kv_heads=checked.shape.heads, max_length=keys), 2)
-        try:
-            module = checked.build(shape, **more)
-        except Unsupported as refusal:
-            yield NotApplicable(str(refusal))
-            continue
-        # Few queries where that can be, since the cost is theirs times the keys; more than kernels leave to others.
-        queries = 32 if crosses else keys
-        case = Case(module, shape, 0.0, checked.seed, RunSetting(queries))
-        drawn = case.inputs(queries, keys, batch=1)
-        for score in COMMON_SCORES if case.dtype.itemsize > 2 else COMMON_SCORES[:1]:
-            # score = query · key / sqrt(head_dim), the same for every pair
-            entry = math.sqrt(score) * shape.head_dim**-0.25
-            query, key = (torch.full_like(x, entry) for x in (drawn.query, drawn.key))
-            inputs = Inputs(query, key, torch.ones_like(drawn.value))
-            output, _, _, gradient = case.passes(inputs, None, torch.ones_like(drawn.query))
-            # Kernels that keep the logarithm of a row's sum round it at the size of the scores. A score is a sum of
-            # head_dim equal products, which all round alike, so two passes that sum in another order differ by more
-            # the larger head_dim is: PyTorch's own kernel with AVX-512 by 20 units in the last place at 128.
-            allowed = 1e-4 + (4 + shape.head_dim / 4) * score * torch.finfo(case.dtype).eps
-            where = f"of equal scores of {score:g} over {keys} keys{f', impl={name}' if name else ''}"
-            off = (output.double() - 1).abs().max().item()
-            yield Measured(off, allowed, f"sum of a row, away from 1, {where}")
-            # every query gives a weight of one in all, so the gradients of the values sum to the queries
-            total = gradient.double().sum(2) / queries
-            off = (total - 1).abs().max().item()
-            yield Measured(off, allowed, f"gradient of the values, away from 1 in all, {where}")
-
-
-def _answers(checked: CheckedVariant, test: Callable[[Case], Iterable[Answer]]) -> Answer:
-    case = checked.native
-    with torch.no_grad():
-        few = case.inputs(min(case.length, 24))
-        if case.module.weights(few.query, few.key, case.mask()) is None:
-            return NotApplicable("it shows no weights")
-        return worst(test(case))
-
-
-def _masked(case: Case) -> tuple[Inputs, Tensor | None]:
-    inputs = case.inputs(case.length)
-    if not case.shape.padding:
-        return inputs, None
-    return inputs, inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3))
-
-
-def _weights(case: Case, inputs: Inputs, valid: Tensor | None, rows: slice | None = None) -> Tensor | None:
-    return case.module.weights(inputs.query, inputs.key, case.mask(valid), rows)
-
-
-def _all(case: Case, inputs: Inputs, valid: Tensor | None) -> Tensor:
-    weights = _weights(case, inputs, valid)
-    assert weights is not None
-    return weights
-
-
-def _allowed(case: Case, inputs: Inputs, valid: Tensor | None, like: Tensor) -> Tensor:
-    allowed = case.mask(valid).allowed(inputs.query.shape[2], inputs.key.shape[2], inputs.query.device)
-    return torch.ones_like(like, dtype=torch.bool) if allowed is None else allowed.expand_as(like)
-
-
-def _outside(case: Case) -> Iterator[Answer]:
-    inputs, valid = _masked(case)
-    weights = _all(case, inputs, valid)
+    inputs, valid, weights = _shown(case)
+    if weights is None:
+        yield NO_WEIGHTS
+        return
     expected = (*inputs.query.shape[:3], inputs.key.shape[2])
     if weights.shape != expected:
         yield Measured(math.inf, 0.0, f"expected shape {expected}, got {tuple(weights.shape)}")
@@ -159,77 +51,280 @@ def _outside(case: Case) -> Iterator[Answer]:
     yield Measured(outside.abs().max().item(), 0.0, "a weight where the mask forbids")
 
 
-def _rows(case: Case) -> Iterator[Answer]:
-    inputs, valid = _masked(case)
-    whole = _all(case, inputs, valid)
+def weights_by_rows(case: Case) -> Answers:
+    """weights of a slice of the queries are that slice of all weights"""
+    inputs, valid, whole = _shown(case)
+    if whole is None:
+        yield NO_WEIGHTS
+        return
     queries = whole.shape[2]
     for first, last in {(0, 1), (queries // 3, 2 * queries // 3 + 1), (queries - 1, queries), (0, queries)}:
         # Statistics and maps read chunks of rows; a chunk that is numbered from zero would be masked wrongly.
-        part = _weights(case, inputs, valid, slice(first, last))
+        part = case.weights(inputs, valid, slice(first, last))
         assert part is not None
         yield Measured(gap(part, whole[:, :, first:last]), case.tolerance, f"rows {first} to {last} of {queries}")
 
 
-def _products(case: Case) -> Iterator[Answer]:
-    if not linear_in_value(case):
-        yield NotApplicable("the output is not linear in the values")
+def weights_make_output(case: Case) -> Answers:
+    """where the output is linear in the values, weights times values is the output"""
+    if not (isinstance(case.module, ScoredVariant) or case.module.simplex):
+        yield NotApplicable("neither a ScoredVariant nor declared `simplex`")
         return
-    if case.setting.own:
-        yield from _last_products(case)
+    if case.weights(case.inputs(min(case.length, FEW))) is None:
+        yield NO_WEIGHTS
         return
-    for inputs, valid in (_masked(case), (case.inputs(), None)):
-        weights = _all(case, inputs, valid)
+    if not _linear_in_value(case):
+        yield NOT_LINEAR
+        return
+    inputs, valid = case.inputs(case.length), None
+    if case.own:
+        # a few rows alone
+        inputs = case.inputs()
+        rows = slice(max(0, inputs.query.shape[2] - 8), inputs.query.shape[2])
+        compared = [(case.output[:, :, rows], case.weights(inputs, None, rows), f"the last rows, {case.place}")]
+    else:
+        masked, valid, weights = _shown(case)
+        name = "output against weights times values"
+        compared = [(case.run(masked, valid), weights, name)]
+        inputs = case.inputs()
+        compared += [(case.run(inputs), case.weights(inputs), name)]
+    for output, weights, name in compared:
+        assert weights is not None
         product = weights.double() @ repeat_heads(inputs.value.double(), weights.shape[1])
         # both the product and the weights are rounded on their way
-        yield Measured(gap(case.run(inputs, valid), product), 2 * case.tolerance, "output against weights times values")
+        yield Measured(gap(output, product), 2 * case.tolerance, name)
 
 
-def _last_products(case: Case) -> Iterator[Answer]:
-    """A few rows alone, at the length to be measured."""
-    inputs = case.inputs()
-    rows = slice(max(0, inputs.query.shape[2] - 8), inputs.query.shape[2])
-    weights = _weights(case, inputs, None, rows)
-    assert weights is not None
-    product = weights.double() @ repeat_heads(inputs.value.double(), weights.shape[1])
-    yield Measured(gap(case.output()[:, :, rows], product), 2 * case.tolerance, f"the last rows, {case.place}")
-
-
-def _sums(case: Case) -> Iterator[Answer]:
-    inputs, valid = _masked(case)
-    weights = _all(case, inputs, valid).double()
+def simplex(case: Case) -> Answers:
+    """rows of weights are distributions over the allowed keys where that is declared, and not all where it is denied"""
+    if case.module.simplex is None:
+        yield NotApplicable("`simplex` is not declared")
+        return
+    inputs, valid, shown = _shown(case)
+    if shown is None:
+        yield NO_WEIGHTS
+        return
+    weights = shown.double()
+    if not case.module.simplex:
+        off = (weights.sum(-1) - 1).abs().max().item()
+        same = off < 1e-3 and bool((weights >= 0).all())
+        yield Measured(float(same), 0.0, f"declared no simplex; a row's sum is up to {off:.1e} away from 1")
+        return
     alive = _allowed(case, inputs, valid, weights).any(-1)
     if valid is not None and not case.shape.cross:
         # the weights of a padded query mean nothing
         alive = alive & valid[:, None].to(alive.device)
-    sums = weights.sum(-1)[alive]
-    yield Measured((sums - 1).abs().max().item(), max(case.tolerance, 1e-5), "sum of a row, away from 1")
+    off = (weights.sum(-1)[alive] - 1).abs().max().item()
+    yield Measured(off, max(case.tolerance, 1e-5), "sum of a row, away from 1")
     yield Measured(max(0.0, -weights.min().item()), 0.0, "a negative weight")
 
 
-def _other_sums(case: Case) -> Iterator[Answer]:
-    inputs, valid = _masked(case)
-    weights = _all(case, inputs, valid).double()
-    off = (weights.sum(-1) - 1).abs().max().item()
-    same = off < 1e-3 and bool((weights >= 0).all())
-    yield Measured(float(same), 0.0, f"declared no simplex; a row's sum is up to {off:.1e} away from 1")
+def rows_sum_whatever_the_scores(case: Case) -> Answers:
+    """rows of a distribution sum to one, forward and backward, for equal scores of any size over 1,000 keys"""
+    if not case.module.simplex:
+        yield NotApplicable("`simplex` is not declared")
+        return
+    if case.interpreted:
+        yield NotApplicable("too many keys for an interpreter")
+        return
+    if not _linear_in_value(case):
+        yield NOT_LINEAR
+        return
+    crosses = case.module.supports(replace(case.shape, cross=True)) is None
+    names = [name for name in examined(case.factory, case.shape.device, case.thorough) if name not in SLOW] or [""]
+    for name, keys in [(name, keys) for name in names for keys in COUNTS[: 2 if case.thorough else 1]]:
+        # a value for each query head, so that its gradients sum to the queries
+        shape = with_heads(replace(case.shape, kv_heads=case.shape.heads, max_length=keys), 2)
+        # Few queries where that can be, since the cost is theirs times the keys; more than kernels leave to others.
+        queries = 32 if crosses else keys
+        try:
+            module = build(case.factory, shape, case.seed, **({"impl": name} if name else {}))
+        except Unsupported as refusal:
+            yield NotApplicable(str(refusal))
+            continue
+        long = Case(case.factory, shape, RunSetting(queries), case.seed, module=module)
+        drawn = long.inputs(queries, keys, batch=1)
+        for score in COMMON_SCORES if long.dtype.itemsize > 2 else COMMON_SCORES[:1]:
+            # score = query · key / sqrt(head_dim), the same for every pair
+            entry = math.sqrt(score) * shape.head_dim**-0.25
+            query, key = (torch.full_like(x, entry) for x in (drawn.query, drawn.key))
+            inputs = replace(drawn, query=query, key=key, value=torch.ones_like(drawn.value))
+            output, _, _, gradient, *_ = long.passes(inputs, None, torch.ones_like(drawn.query))
+            # Kernels that keep the logarithm of a row's sum round it at the size of the scores. A score is a sum of
+            # head_dim equal products, which all round alike, so two passes that sum in another order differ by more
+            # the larger head_dim is: PyTorch's own kernel with AVX-512 by 20 units in the last place at 128.
+            allowed = 1e-4 + (4 + shape.head_dim / 4) * score * torch.finfo(long.dtype).eps
+            where = f"of equal scores of {score:g} over {keys} keys{f', impl={name}' if name else ''}"
+            off = (output.double() - 1).abs().max().item()
+            yield Measured(off, allowed, f"sum of a row, away from 1, {where}")
+            # every query gives a weight of one in all, so the gradients of the values sum to the queries
+            total = gradient.double().sum(2) / queries
+            off = (total - 1).abs().max().item()
+            yield Measured(off, allowed, f"gradient of the values, away from 1 in all, {where}")
 
 
-def _closed(module: ScoredVariant, case: Case) -> Iterator[Answer]:
-    shape, keys = case.shape, 7
-    device = torch.device(shape.device)
+def closed_cases(case: Case) -> Answers:
+    """a map onto the simplex: equal scores share evenly, two keys keep their order, a constant added changes nothing"""
+    module = case.module
+    if not (isinstance(module, ScoredVariant) and module.simplex):
+        yield NotApplicable("not a ScoredVariant that declares `simplex`")
+        return
+    heads, keys, device = case.shape.heads, 7, torch.device(case.shape.device)
 
     def weigh(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             return module.weigh(scores.to(device), allowed).double()
 
-    level = torch.full((1, shape.heads, 1, keys), 0.7)
+    level = torch.full((1, heads, 1, keys), 0.7)
     yield Measured(gap(weigh(level), torch.full_like(level, 1 / keys).to(device)), 1e-5, "constant scores")
     some = torch.zeros(1, 1, 1, keys, dtype=torch.bool, device=device)
     some[..., :3] = True
     # Mass must not go to forbidden keys, and what is left must be shared evenly.
-    third = some.double().expand(1, shape.heads, 1, keys) / 3
+    third = some.double().expand(1, heads, 1, keys) / 3
     yield Measured(gap(weigh(level, some), third), 1e-5, "constant scores, three keys allowed")
-    two = weigh(torch.tensor([0.9, 0.4]).expand(1, shape.heads, 1, 2))
+    two = weigh(torch.tensor([0.9, 0.4]).expand(1, heads, 1, 2))
     yield Measured(max(0.0, (two[..., 1] - two[..., 0]).max().item()), 0.0, "two keys, the lower above the higher")
-    scores = torch.randn(1, shape.heads, 5, keys, generator=torch.Generator().manual_seed(case.seed))
+    scores = torch.randn(1, heads, 5, keys, generator=torch.Generator().manual_seed(case.seed))
     yield Measured(gap(weigh(scores + 3.0), weigh(scores)), 1e-4, "3 added to every score")
+
+
+def dropout_in_training_only(case: Case) -> Answers:
+    """a dropout rate leaves evaluation as it is, and changes training unless `uses_dropout` is False"""
+    dropped, inputs, declared = case.like(dropout=RATE), case.inputs(min(FEW, case.length)), case.module.uses_dropout
+    error = gap(case.other(dropped).run(inputs), case.run(inputs))
+    if error > case.tolerance:
+        yield Measured(error, case.tolerance, "evaluation differs with a dropout rate")
+    elif _draws(case, dropped, inputs, 2).diff(dim=0).any():
+        yield Measured(float(not declared), 0.0, "" if declared else f"{DROPS_NOTHING}, and drops in training")
+    elif declared:
+        yield Measured(1.0, 0.0, f"two training passes at rate {RATE} are the same; see `uses_dropout`")
+    else:
+        yield NotApplicable(DROPS_NOTHING)
+
+
+def dropout_in_backward(case: Case) -> Answers:
+    """the gradient in training is the derivative of the output with the same draws; a path that drops inside drops what
+    its eager twin drops, forward and backward"""
+    inputs = case.inputs(min(FEW, case.length))
+    if not _draws(case, case.like(dropout=RATE), inputs, 2).diff(dim=0).any():
+        yield NotApplicable(DROPS_NOTHING)
+        return
+    # a case in training draws from the same state of the generator at each pass
+    few = small(case, "training", RATE)
+    if few is None:
+        yield NotApplicable("it refuses float64 on a small shape")
+    else:
+        yield from directions(few)
+    names = examined(case.factory, case.shape.device, case.thorough)
+    names = tuple(name for name in names if name in case.module.drops_inside)
+    if not names:
+        return
+    setting = RunSetting(case.length, kind="training")
+    eager = case.other(case.like(impl=EAGER, dropout=RATE, kind="training"), setting=setting)
+    inputs, valid = eager.inputs(), None
+    if case.shape.padding:
+        # holes, which a kernel may move away before it draws
+        valid = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
+        valid[0, 1::3] = False
+    twin = eager.other(case.like(dtype="float64", impl=EAGER, dropout=RATE, kind="training"), "float64")
+    expected = twin.passes(Inputs(*(x.double() for x in inputs)), valid)
+    floor = (16 if case.dtype.itemsize > 2 else 2) * torch.finfo(case.dtype).eps
+    allowed = [FACTOR * gap(a, b) + floor for a, b in zip(eager.passes(inputs, valid), expected, strict=True)]
+    for name in names:
+        try:
+            module = case.like(impl=name, dropout=RATE, kind="training")
+        except Unsupported as refusal:
+            yield NotApplicable(f"impl={name}: {refusal}")
+            continue
+        found = eager.other(module).passes(inputs, valid)
+        place = f"impl={name} at rate {RATE}, {eager.place}"
+        yield from differences(twin, inputs, valid, found, expected, allowed, place)
+
+
+def dropout_keeps_mean(case: Case) -> Answers:
+    """the mean output over draws is the output without dropout, where that is linear in the values; of a variant that
+    shows no weights, it is not one less the rate of it"""
+    inputs = case.inputs(min(FEW, case.length))
+    shows = case.weights(inputs) is not None
+    expected, errors, shares = case.run(inputs).double(), [], []
+    for rate in (RATE,) if shows else (RATE, OTHER_RATE):
+        dropped = case.like(dropout=rate)
+        reason = _not_dropped(case, dropped, inputs)
+        if reason:
+            yield NotApplicable(reason)
+            return
+        draws = _draws(case, dropped, inputs, DRAWS)
+        # projected on the expected output all entries speak at once: 1 where the mean is kept, 1 - rate where not
+        # scaled
+        found = (draws * expected).flatten(1).sum(1) / expected.square().sum()
+        shares.append(found.mean().item())
+        errors.append(5 * found.std().item() / math.sqrt(DRAWS) + 1e-3)
+    if shows:
+        yield Measured(abs(shares[0] - 1), errors[0], f"{DRAWS} draws at rate {RATE}, relative to 1")
+        return
+    # What drops something else than weights, such as an average that it multiplies, may have another mean; that it is
+    # 1 - rate at two rates is no accident.
+    unscaled = [
+        abs(share - (1 - rate)) <= room for share, rate, room in zip(shares, (RATE, OTHER_RATE), errors, strict=True)
+    ]
+    if all(unscaled):
+        detail = f"{shares[0]:.3f} and {shares[1]:.3f} of the output at rates {RATE} and {OTHER_RATE}"
+        yield Measured(1 - shares[0], errors[0], detail)
+    else:
+        yield NotApplicable(NO_WEIGHTS_TO_DROP)
+
+
+def dropout_never_renormalises(case: Case) -> Answers:
+    """sums of dropped weights vary as independent drops make them, not fixed to one again"""
+    inputs, dropped = case.inputs(min(FEW, case.length)), case.like(dropout=RATE)
+    weights = case.weights(inputs)
+    reason = NO_WEIGHTS_TO_DROP if weights is None else _not_dropped(case, dropped, inputs)
+    if reason or weights is None:
+        yield NotApplicable(reason)
+        return
+    # With values of one the output of a row is the sum of its dropped weights.
+    ones = replace(inputs, value=torch.ones_like(inputs.value))
+    sums = _draws(case, dropped, ones, DRAWS)[..., 0]
+    # Of independent drops at rate p: the variance of sum(w m / (1 - p)) is sum(w²) p / (1 - p).
+    expected = weights.double().square().sum(-1) * RATE / (1 - RATE)
+    ratio = (sums.var(0).mean() / expected.mean()).item()
+    detail = f"variance of a row's sum is {ratio:.2f} of what independent drops give"
+    yield Measured(abs(math.log(max(ratio, 1e-12))), math.log(2.5), detail)
+
+
+def _shown(case: Case) -> tuple[Inputs, Tensor | None, Tensor | None]:
+    """Inputs, padded where the shape has padding, with their mask of keys and their weights; computed once."""
+    if "weights" not in case.memo:
+        inputs = case.inputs(case.length)
+        valid = inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3)) if case.shape.padding else None
+        case.memo["weights"] = inputs, valid, case.weights(inputs, valid)
+    shown: tuple[Inputs, Tensor | None, Tensor | None] = case.memo["weights"]
+    return shown
+
+
+def _allowed(case: Case, inputs: Inputs, valid: Tensor | None, like: Tensor) -> Tensor:
+    allowed = case.mask(valid).allowed(inputs.query.shape[2], inputs.key.shape[2], inputs.query.device)
+    return torch.ones_like(like, dtype=torch.bool) if allowed is None else allowed.expand_as(like)
+
+
+def _linear_in_value(case: Case) -> bool:
+    """Whether twice the values give twice the output, and no values none."""
+    inputs = case.inputs(min(case.length, FEW))
+    output, twice = case.run(inputs), case.run(replace(inputs, value=2 * inputs.value))
+    none = case.run(replace(inputs, value=torch.zeros_like(inputs.value)))
+    return gap(twice, 2 * output) <= case.tolerance and not none.any()
+
+
+def _not_dropped(case: Case, dropped: Variant, inputs: Inputs) -> str:
+    if not _linear_in_value(case):
+        return NOT_LINEAR.reason
+    return "" if _draws(case, dropped, inputs, 2).diff(dim=0).any() else DROPS_NOTHING
+
+
+def _draws(case: Case, module: Variant, inputs: Inputs, count: int) -> Tensor:
+    """(count, batch, heads, queries, head_dim): outputs in training, each with dropout of its own."""
+    torch.manual_seed(case.seed)
+    dropped = case.other(module.train())
+    found = torch.stack([dropped.run(inputs).double() for _ in range(count)])
+    module.eval()
+    return found

@@ -1,71 +1,299 @@
-"""Masks: padding, neighbours and keys out of bounds change no output; a query without a key yields zeros.
+"""Masks: what a query may not see changes no output: the future, padding, neighbours, other sequences of its row.
 
-Sees padding that enters a sum, a maximum or a normalisation, whatever stands in it, bounds that are not kept, and
-packed sequences that see each other. Cannot see padding that only costs time.
+Sees any dependence of a value on later inputs that these inputs excite, in evaluation, in training, after steps of it,
+and at the length to be measured; padding that enters a sum, a maximum or a normalisation, whatever stands in it, bounds
+that are not kept, and packed sequences that see each other; drift in decoding, a state that grows beyond its
+declaration, and state that is not in the state passed on. Cannot see a leak that needs other inputs, such as a branch
+on a rare value, padding that only costs time, nor what happens after more tokens than it decodes: 95 before a
+measurement, 512 in `check`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...variants.contract import Mask
-from .case import Case, Inputs, permuted
-from .checked_variant import SEQUENCE_SECONDS, CheckedVariant
-from .distance import gap
-from .property import Answer, Measured, NotApplicable, worst
+from ..measure.memory import storages
+from .case import SEQUENCE_SECONDS, Answers, Case, Inputs, Measured, NotApplicable, gap, permuted
 
 FEW = 24
 """Positions where each query takes a sequence of its own."""
+PAIR_SECONDS = 0.2
 BATCH_SECONDS = 1.5
 """Of the processor, which other work on the machine does not lengthen."""
+STATE_FACTOR = 2.5
+"""Buffers that double when full hold up to twice what is declared."""
+STATE_SLACK_BYTES = 512
+STATE_ROOM = 64
+"""Tokens for which a buffer may have room from its first."""
+TURNS = 8
+INTERPRETED_STEPS = 8
+"""Tokens to decode where Triton's interpreter runs: it takes a thousand times as long as the CPU."""
 
 
-def padding_content(checked: CheckedVariant) -> Answer:
+def future_changes_nothing(case: Case) -> Answers:
+    """another future of query, key and value leaves the outputs before it as they are"""
+    for found in _leaks(case, ("query", "key", "value", "hidden")):
+        if case.module.causality == "selection" and isinstance(found, Measured):
+            # Sorting and clustering look at whole sequences to choose keys. That is declared, shown on boards, and its
+            # size is measured all the same.
+            yield NotApplicable("declared `selection`: which past keys are seen depends on the future", found)
+        else:
+            yield found
+
+
+def future_values_change_nothing(case: Case) -> Answers:
+    """another future of the values alone leaves the outputs before it as they are"""
+    if case.module.causality == "selection":
+        yield from _leaks(case, ("value",))
+    else:
+        yield NotApplicable("declared `strict`: `future` tests more")
+
+
+def _leaks(case: Case, parts: tuple[str, ...]) -> Answers:
+    length, inputs, other = case.length, case.inputs(), case.inputs(salt=1)
+    if length == 1:
+        yield NotApplicable("a sequence of one has no future")
+    # Early, middle and last cuts: block-wise kernels fail at the edges of blocks, recurrences at the first step.
+    cuts = {length // 2} if case.brief else {0, length // 3, length // 2, length - 2}
+    for now in sorted(cuts & set(range(length - 1))):
+        moved = {}
+        for part in parts:
+            x, y = getattr(inputs, part), getattr(other, part)
+            if x is not None:
+                # Ten times as large, so that a small weight on the future shows.
+                moved[part] = permuted(torch.cat([x[:, :, : now + 1], 10 * y[:, :, now + 1 :]], 2))
+        error = gap(case.run(replace(inputs, **moved))[:, :, : now + 1], case.output[:, :, : now + 1])
+        yield Measured(error, case.tolerance, f"the future after position {now} of {case.place} moves the past")
+
+
+def prefix_stands_alone(case: Case) -> Answers:
+    """the output on a prefix is the prefix of the output"""
+    if case.module.causality != "strict":
+        yield NotApplicable(f"declared `{case.module.causality}`, not `strict`")
+        return
+    length, inputs = case.length, case.inputs()
+    half = max(1, length // 2)
+    for cut in sorted({half} if case.brief else {1, min(7, length), half, max(1, length - 1)}):
+        error = gap(case.run(inputs.part(0, cut)), case.output[:, :, :cut])
+        yield Measured(error, case.tolerance, f"the first {cut} positions of {case.place}")
+
+
+def aligned_at_last_key(case: Case) -> Answers:
+    """the last queries alone, against all keys, give the last outputs"""
+    if case.module.causality != "strict":
+        yield NotApplicable(f"declared `{case.module.causality}`, not `strict`")
+        return
+    reason = case.module.supports(replace(case.shape, cross=True))
+    if reason:
+        yield NotApplicable(reason)
+        return
+    length, inputs = case.length, case.inputs()
+    for count in sorted({1, min(5, length)} | (set() if case.brief else {max(1, length // 2)})):
+        # The contract's alignment: the last query sees all keys, as in decoding with a cache.
+        last = inputs.part(length - count, length)
+        error = gap(case.run(replace(last, key=inputs.key, value=inputs.value)), case.output[:, :, -count:])
+        yield Measured(error, case.tolerance, f"{count} queries against all keys of {case.place}")
+
+
+def padding_content(case: Case) -> Answers:
     """numbers in padded positions change no real output: padding at the end, at the start, in holes"""
-    return _without_padding(checked) or worst(a for case in checked.cases for a in _contents(case))
+    # one kind at the length to be measured, since the test makes few passes there
+    batch = 1 if case.own else 4
+    inputs, other = case.inputs(batch=batch), case.inputs(batch=batch, salt=1)
+    kinds = dict(list(_kinds(inputs.key.shape[2]).items())[:batch])
+    valid = torch.stack(list(kinds.values()))
+    # large enough to show through a small weight, small enough for the squares of half precision
+    size = 1e3 if case.dtype.itemsize > 2 else 30.0
+    # The same real positions twice, with zeros and with large numbers in the padding: a difference comes from there.
+    quiet = _filled(case, inputs, valid, Inputs(*map(torch.zeros_like, other)))
+    loud = _filled(case, inputs, valid, Inputs(*(size * x for x in other)))
+    found, expected = case.run(loud, valid), case.run(quiet, valid)
+    for at, kind in enumerate(kinds):
+        real = slice(None) if case.shape.cross else valid[at].to(found.device)
+        yield Measured(gap(found[at][:, real], expected[at][:, real]), case.tolerance, f"{kind}, {case.place}")
 
 
-def padding_length(checked: CheckedVariant) -> Answer:
+def padding_length(case: Case) -> Answers:
     """a padded sequence gives the outputs of the shorter one, whatever the padding's length"""
-    return _without_padding(checked) or worst(a for case in checked.cases for a in _lengths(case))
+    keys = case.inputs().key.shape[2]
+    # at the length to be measured two, since what each pads may be taken from the first, and one where that takes long
+    brief = {max(1, 2 * keys // 3)} | ({max(1, keys // 3)} if case.own and case.seconds < PAIR_SECONDS else set())
+    reals = sorted(brief if case.brief else {1, max(1, keys // 3), max(1, keys - 13), max(1, keys - 1)})
+    # one sequence of each length and, but for the length to be measured, one that is whole
+    inputs = case.inputs(batch=len(reals) + (not case.own))
+    valid = torch.ones(inputs.key.shape[0], keys, dtype=torch.bool)
+    for at, real in enumerate(reals):
+        valid[at, real:] = False
+    found = case.run(inputs, valid)
+    for at, real in enumerate(reals):
+        alone = Inputs(*(x[at : at + 1] for x in inputs))
+        few = alone.part(0, real)
+        if case.shape.cross:
+            few = replace(few, query=alone.query, hidden=alone.hidden)
+        error = gap(found[at : at + 1, :, : few.query.shape[2]], case.run(few))
+        yield Measured(error, case.tolerance, f"{real} real keys and {keys - real} of padding, {case.place}")
 
 
-def padding_without_numbers(checked: CheckedVariant) -> Answer:
+def padding_without_numbers(case: Case) -> Answers:
     """NaN and infinity in padded positions change no real output and no real gradient; theirs are zero"""
-    return _without_padding(checked) or worst(a for case in checked.cases for a in _no_numbers(case, checked.thorough))
+    # precision and batch decide little over what becomes of NaN
+    if case.own or case.interpreted or case.kind == "many" or case.dtype == torch.float64:
+        return
+    if not case.thorough and case.kind == "after step":
+        return
+    inputs = case.inputs(batch=4)
+    valid = torch.stack(list(_kinds(inputs.key.shape[2]).values()))
+    real = valid[:, None, :, None].to(inputs.key.device)
+    # No loss depends on the output of a padded query.
+    grad_output = case.grad_output(inputs.query)
+    grad_output = grad_output if case.shape.cross else grad_output * real
+    expected = case.passes(_filled(case, inputs, valid, Inputs(*map(torch.zeros_like, inputs))), valid, grad_output)
+    both = torch.tensor([math.nan, math.inf]).repeat(inputs.query.shape[2])
+    # apart as well in `check`: beside NaN what infinity does may not show
+    fillers = {"NaN": both[:1], "infinity": both[1:2]} if case.thorough else {"NaN and infinity": both}
+    for filler, numbers in fillers.items():
+        # one number for each position, or one for all
+        full = Inputs(*(numbers[: x.shape[2]].to(x)[:, None].expand_as(x) for x in inputs))
+        found = case.passes(_filled(case, inputs, valid, full), valid, grad_output)
+        for part, a, b in zip(("output", "query", "key", "value", "hidden"), found, expected, strict=False):
+            by_query = part in ("output", "query", "hidden")
+            at = torch.ones_like(a[:, :1, :, :1], dtype=torch.bool) if by_query and case.shape.cross else real
+            name = part if part == "output" else f"gradient of {part}"
+            detail = f"{name} of real positions with {filler} in the padding, {case.place}"
+            yield Measured(gap(a.where(at, 0), b.where(at, 0)), case.tolerance, detail)
+            if part != "output":
+                rest = a.masked_fill(at, 0.0)
+                size = rest.abs().max().item() if rest.isfinite().all() else math.inf
+                yield Measured(size, 0.0, f"{name} of padded positions with {filler} in them, {case.place}")
 
 
-def batch_independence(checked: CheckedVariant) -> Answer:
+def batch_independence(case: Case) -> Answers:
     """an example gives the same alone, in a batch, and among other neighbours"""
-    return worst(a for case in checked.cases for a in _neighbours(case, checked))
+    if case.own:
+        yield from _own_batch(case)
+        return
+    batch = max(3, case.batch)
+    inputs, other = case.inputs(batch=batch), case.inputs(batch=batch, salt=1)
+    # One by one, and a large batch in parts of 1, 3, 7 and the rest: variants that share statistics or patterns over
+    # the batch differ here.
+    ends = sorted({min(end, batch) for end in ([1, 4, 11, batch] if case.kind == "many" else range(1, batch + 1))})
+    parts = [slice(*part) for part in zip([0, *ends], ends, strict=False)]
+    alone = torch.cat([case.run(Inputs(*(x[part] for x in inputs))) for part in parts])
+    yield Measured(gap(case.run(inputs), alone), case.tolerance, f"in a batch of {batch}, {case.place}")
+    size = 100.0 if case.dtype.itemsize > 2 else 10.0
+    crowd = Inputs(*(permuted(torch.cat([x[:1], size * y[1:]])) for x, y in zip(inputs, other, strict=True)))
+    valid = None
+    if case.shape.padding:
+        valid = torch.ones(batch, inputs.key.shape[2], dtype=torch.bool)
+        valid[1, 1:] = False
+        valid[2] = False
+    detail = f"among large neighbours{' and padding' if case.shape.padding else ''}, {case.place}"
+    yield Measured(gap(case.run(crowd, valid)[:1], alone[:1]), case.tolerance, detail)
 
 
-def masked_rows(checked: CheckedVariant) -> Answer:
+def _own_batch(case: Case) -> Answers:
+    """The whole batch to be measured, or what `BATCH_SECONDS` take of it: finite, with its first and its last example
+    as they are alone; the first only, where one takes long."""
+    batch, seconds = case.measured, case.seconds
+    # The first example is that of the other tests here, so that its output is there already.
+    first, rest = case.inputs(), case.inputs(batch=max(1, batch - 1), salt=2)
+    inputs = Inputs(*(permuted(torch.cat(pair))[:batch] for pair in zip(first, rest, strict=True)))
+    if batch > 2 and batch * seconds > BATCH_SECONDS:
+        # as many as there is time for, the first and the last among them
+        batch = max(2, int(BATCH_SECONDS / seconds))
+        inputs = Inputs(*(permuted(torch.cat([x[: batch - 1], x[-1:]])) for x in inputs))
+    output = case.run(inputs)
+    bad = float((~output.isfinite()).sum())
+    yield Measured(bad, 0.0, f"entries that are no number in a batch of {batch}, {case.place}")
+    for at in sorted({0} if seconds > SEQUENCE_SECONDS else {0, batch - 1}):
+        alone = case.output if at == 0 else case.run(Inputs(*(x[at : at + 1] for x in inputs)))
+        detail = f"example {at} in a batch of {batch}, {case.place}"
+        yield Measured(gap(output[at : at + 1], alone), case.tolerance, detail)
+
+
+def masked_rows(case: Case) -> Answers:
     """a query that may see no key yields exactly zero, and every gradient stays finite"""
-    return _without_padding(checked) or worst(a for case in checked.cases for a in _masked(case))
+    if case.own:
+        return
+    inputs = case.inputs(batch=2)
+    keys = inputs.key.shape[2]
+    valid = torch.ones(2, keys, dtype=torch.bool)
+    valid[0] = False
+    dead = torch.zeros(2, inputs.query.shape[2], dtype=torch.bool)
+    dead[0] = True
+    if case.shape.causal and keys > 1:
+        first = keys // 2
+        valid[1, :first] = False
+        dead[1, :first] = True
+    leaves = Inputs(*(x.detach().requires_grad_() for x in inputs))
+    with torch.enable_grad():
+        # Softmax over no key is 0 / 0: the usual error is NaN, first in the output and, once that is masked, in
+        # gradients.
+        output = case.forward(leaves, valid)
+        rows = output.detach().transpose(1, 2)[dead.to(output.device)]
+        largest = rows.abs().max().item() if rows.isfinite().all() else math.inf
+        yield Measured(largest, 0.0, f"output of a query without a key, {case.place}")
+        if not output.requires_grad:
+            return
+        trained = [p for p in case.module.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(output, [*leaves, *trained], case.grad_output(output), allow_unused=True)
+    finite = all(g is None or bool(g.isfinite().all()) for g in gradients)
+    yield Measured(0.0 if finite else math.inf, 0.0, f"gradient with a fully masked example, {case.place}")
 
 
-def bounds_are_kept(checked: CheckedVariant) -> Answer:
+def bounds_are_kept(case: Case) -> Answers:
     """with `bounds` in its mask, each query gives what it gives with the keys outside its bounds padded"""
-    if not checked.module.takes_bounds:
-        return NotApplicable("it does not support masks with bounds")
-    return _without_padding(checked) or worst(_bounded(checked.native))
+    if not case.module.takes_bounds:
+        yield NotApplicable("it does not support masks with bounds")
+        return
+    if not case.shape.padding:
+        yield NotApplicable("the shape has no padding")
+        return
+    few = case.inputs(min(FEW, case.length), batch=1)
+    inputs = Inputs(*(permuted(x.expand(2, -1, -1, -1)) for x in few))
+    queries, keys = inputs.query.shape[2], inputs.key.shape[2]
+    # windows of five keys at most that move on with the queries, further on in the second sequence; that of the second
+    # query is empty
+    middle = torch.arange(queries) * keys // queries + torch.tensor([[0], [1]])
+    lower, upper = (middle - 2).clamp(min=0), (middle + 3).clamp(max=keys)
+    upper[:, 1:2] = lower[:, 1:2]
+    found = case.run(inputs, bounds=torch.stack([lower, upper], -1).to(inputs.query.device))
+    # one sequence for each query, whose window alone is real there; the last place is of that query
+    at, each = torch.arange(keys), torch.arange(queries)
+    repeated = Inputs(*(permuted(x.expand(queries, -1, -1, -1)) for x in few))
+    for row in (0, 1):
+        valid = (at >= lower[row, :, None]) & (at < upper[row, :, None])
+        expected = case.run(repeated, valid)[each, :, each].transpose(0, 1)
+        # a padded query means nothing: where queries and keys are one sequence, the query without a key is one
+        empty = (upper[row] <= lower[row]).to(found.device)
+        real = ~empty | case.shape.cross
+        error = gap(found[row][:, real], expected[:, real])
+        yield Measured(error, case.tolerance, f"windows of five keys, sequence {row}, {case.place}")
+        largest = found[row][:, empty].abs().sum().item()
+        yield Measured(largest, 0.0, f"output of a query with empty bounds, {case.place}")
 
 
-def packed_sequences(checked: CheckedVariant) -> Answer:
+def packed_sequences(case: Case) -> Answers:
     """with `lengths` in its mask, each of the sequences in a row gives what it gives alone"""
-    if checked.shape.cross:
-        return NotApplicable("queries and keys are two sequences")
-    return worst(_packed(checked.native))
-
-
-def _without_padding(checked: CheckedVariant) -> NotApplicable | None:
-    return None if checked.shape.padding else NotApplicable("the shape has no padding")
+    if case.shape.cross:
+        yield NotApplicable("queries and keys are two sequences")
+        return
+    inputs, third = case.inputs(case.length, case.length), max(1, case.length // 3)
+    # two of one length, which may be computed as a batch, and a third of another
+    lengths = tuple(n for n in (third, third, case.length - 2 * third) if n > 0)
+    if sum(lengths) != case.length:
+        yield NotApplicable("too few positions for several sequences")
+        return
+    found, first = case.run(inputs, lengths=lengths), 0
+    for length in lengths:
+        error = gap(found[:, :, first : first + length], case.run(inputs.part(first, first + length)))
+        yield Measured(error, case.tolerance, f"positions from {first} on of {lengths} packed")
+        first += length
 
 
 def _kinds(keys: int) -> dict[str, Tensor]:
@@ -80,199 +308,103 @@ def _kinds(keys: int) -> dict[str, Tensor]:
     }
 
 
-def _contents(case: Case) -> Iterator[Answer]:
-    inputs, other = case.inputs(batch=4), case.inputs(batch=4, salt=1)
-    if case.setting.own:
-        # one kind, since the test makes few passes here
-        inputs, other = case.inputs(batch=1), case.inputs(batch=1, salt=1)
-    keys = inputs.key.shape[2]
-    kinds = dict(list(_kinds(keys).items())[: inputs.key.shape[0]])
-    valid = torch.stack(list(kinds.values()))
-    # large enough to show through a small weight, small enough for the squares of half precision
-    size = 1e3 if case.dtype.itemsize > 2 else 30.0
-    # The same real positions twice, with zeros and with large numbers in the padding: a difference comes from there.
-    quiet = _filled(case, inputs, valid, other.map(torch.zeros_like))
-    loud = _filled(case, inputs, valid, other.map(partial(torch.mul, size)))
-    found, expected = case.run(loud, valid), case.run(quiet, valid)
-    for at, kind in enumerate(kinds):
-        real = slice(None) if case.shape.cross else valid[at].to(found.device)
-        yield Measured(gap(found[at][:, real], expected[at][:, real]), case.tolerance, f"{kind}, {case.place}")
-
-
 def _filled(case: Case, inputs: Inputs, valid: Tensor, filler: Inputs) -> Inputs:
     """`inputs` with `filler` in the padded positions: of keys and values, and of the queries in self-attention."""
     at = valid[:, None, :, None].to(inputs.key.device)
-    query = inputs.query if case.shape.cross else torch.where(at, inputs.query, filler.query)
-    filled = Inputs(query, torch.where(at, inputs.key, filler.key), torch.where(at, inputs.value, filler.value))
-    return filled.map(permuted)
+    key, value = torch.where(at, inputs.key, filler.key), torch.where(at, inputs.value, filler.value)
+    filled = replace(inputs, key=key, value=value)
+    if not case.shape.cross:
+        filled = Inputs(*(torch.where(at, x, y) for x, y in zip(inputs, filler, strict=True)))
+    return Inputs(*map(permuted, filled))
 
 
-def _lengths(case: Case) -> Iterator[Answer]:
-    keys = case.inputs().key.shape[2]
-    brief = {max(1, 2 * keys // 3)}
-    reals = sorted(brief if case.setting.brief else {1, max(1, keys // 3), max(1, keys - 13), max(1, keys - 1)})
-    # one sequence of each length and, but for the length to be measured, one that is whole
-    inputs = case.inputs(batch=len(reals) + (not case.setting.own))
-    valid = torch.ones(inputs.key.shape[0], keys, dtype=torch.bool)
-    for at, real in enumerate(reals):
-        valid[at, real:] = False
-    found = case.run(inputs, valid)
-    for at, real in enumerate(reals):
-        alone = inputs.example(at)
-        queries = alone.query if case.shape.cross else alone.query[:, :, :real]
-        expected = case.run(Inputs(queries, alone.key[:, :, :real], alone.value[:, :, :real]))
-        detail = f"{real} real keys and {keys - real} of padding, {case.place}"
-        yield Measured(gap(found[at : at + 1, :, : queries.shape[2]], expected), case.tolerance, detail)
-
-
-def _no_numbers(case: Case, thorough: bool) -> Iterator[Answer]:
-    # precision and batch decide little over what becomes of NaN
-    if case.setting.own or case.interpreted or case.setting.repeats or case.dtype == torch.float64:
+def steps_equal_forward(case: Case) -> Answers:
+    """decoding one token at a time gives the causal forward of the whole sequence"""
+    refusal = _refusal(case)
+    if refusal or case.module.causality != "strict":
+        yield NotApplicable(refusal or f"declared `{case.module.causality}`: past choices depend on the future")
         return
-    first = not case.setting.brief
-    if not (thorough or first or case.setting.mode == "training"):
+    length = min(case.length, INTERPRETED_STEPS) if case.interpreted else case.length
+    batch = case.batch if case.own else max(3, case.batch)
+    inputs = case.inputs(length, batch=batch)
+    outputs, expected = _decode(case, [inputs])[0][0], case.run(inputs)
+    error = gap(outputs, expected)
+    detail = f"{length} steps of {batch}, {case.place}"
+    if error > case.tolerance:
+        # The first step that is off says more than the size: 0 is an alignment, a power of two a buffer.
+        off = (outputs - expected).abs().amax((0, 1, 3)).double() > case.tolerance * expected.abs().max().double()
+        detail = f"from step {int(off.nonzero()[0])} of {detail}"
+    yield Measured(error, case.tolerance, detail)
+    # two sequences decoded in turns, as two users do: each must be as it is alone
+    streams = [case.inputs(min(length, TURNS), batch=2, salt=salt) for salt in (0, 1)]
+    both = _decode(case, streams)[0]
+    error = max(gap(found, case.run(given)) for found, given in zip(both, streams, strict=True))
+    yield Measured(error, case.tolerance, f"two sequences decoded in turns, {case.place}")
+
+
+def state_as_declared(case: Case) -> Answers:
+    """the decode state holds as many bytes as `state_bytes` says, within the slack of growing buffers"""
+    refusal = _refusal(case)
+    if refusal:
+        yield NotApplicable(refusal)
         return
-    inputs = case.inputs(batch=4)
-    kinds = _kinds(inputs.key.shape[2])
-    valid = torch.stack(list(kinds.values()))
-    real = valid[:, None, :, None].to(inputs.key.device)
-    # No loss depends on the output of a padded query.
-    grad_output = case.grad_output(inputs.query)
-    grad_output = grad_output if case.shape.cross else grad_output * real
-    expected = case.passes(_filled(case, inputs, valid, inputs.map(torch.zeros_like)), valid, grad_output)
-    both = torch.tensor([math.nan, math.inf]).repeat(inputs.query.shape[2])
-    # apart as well in `check`: beside NaN what infinity does may not show
-    fillers = {"NaN": both[:1], "infinity": both[1:2]} if thorough else {"NaN and infinity": both}
-    for filler, numbers in fillers.items():
-        filled = _filled(case, inputs, valid, inputs.map(lambda x, numbers=numbers: _full(x, numbers)))  # type: ignore[misc]
-        found = case.passes(filled, valid, grad_output)
-        for part, a, b in zip(("output", "query", "key", "value"), found, expected, strict=True):
-            by_query = part in ("output", "query")
-            at = torch.ones_like(a[:, :1, :, :1], dtype=torch.bool) if by_query and case.shape.cross else real
-            name = part if part == "output" else f"gradient of {part}"
-            detail = f"{name} of real positions with {filler} in the padding, {case.place}"
-            yield Measured(gap(a.where(at, 0), b.where(at, 0)), case.tolerance, detail)
-            if part != "output":
-                rest = a.masked_fill(at, 0.0)
-                size = rest.abs().max().item() if rest.isfinite().all() else math.inf
-                yield Measured(size, 0.0, f"{name} of padded positions with {filler} in them, {case.place}")
-
-
-def _neighbours(case: Case, checked: CheckedVariant) -> Iterator[Answer]:
-    if case.setting.own:
-        yield from _own_batch(case, checked)
+    length = min(case.length, INTERPRETED_STEPS) if case.interpreted else case.length
+    declared = case.module.state_bytes(replace(case.shape, max_length=length))
+    if declared is None:
+        yield Measured(1.0, 0.0, "it decodes, but `state_bytes` is None")
         return
-    batch = max(3, case.setting.batch)
-    inputs, other = case.inputs(batch=batch), case.inputs(batch=batch, salt=1)
-    # One by one, and a large batch in parts of 1, 3, 7 and the rest: variants that share statistics or patterns over
-    # the batch differ here.
-    ends = [1, 4, 11, batch] if case.setting.repeats else range(1, batch + 1)
-    ends = sorted({min(end, batch) for end in ends})
-    parts = zip([0, *ends], ends, strict=False)
-    alone = torch.cat([case.run(inputs.map(lambda x, part=part: x[slice(*part)])) for part in parts])  # type: ignore[misc]
-    yield Measured(gap(case.run(inputs), alone), case.tolerance, f"in a batch of {batch}, {case.place}")
-    size = 100.0 if case.dtype.itemsize > 2 else 10.0
-    crowd = Inputs(*(torch.cat([x[:1], size * y[1:]]) for x, y in zip(inputs.all(), other.all(), strict=True)))
-    valid = None
-    if checked.shape.padding:
-        valid = torch.ones(batch, inputs.key.shape[2], dtype=torch.bool)
-        valid[1, 1:] = False
-        valid[2] = False
-    detail = f"among large neighbours{' and padding' if checked.shape.padding else ''}, {case.place}"
-    yield Measured(gap(case.run(crowd.map(permuted), valid)[:1], alone[:1]), case.tolerance, detail)
+    state = _decode(case, [case.inputs(length, batch=1)])[1][0]
+    actual = sum(storage for storage in storages(state).values())
+    # what is held may be compared with that of a longer sequence, never what is declared
+    roomy = case.module.state_bytes(replace(case.shape, max_length=max(length, STATE_ROOM))) or declared
+    # Either way round: a state that is smaller than declared makes a board's memory column wrong too.
+    low, high = (actual, declared) if actual < declared else (roomy, actual)
+    ratio = (high - STATE_SLACK_BYTES) / max(1, low)
+    yield Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
 
 
-def _own_batch(case: Case, checked: CheckedVariant) -> Iterator[Answer]:
-    """The whole batch to be measured, or what `BATCH_SECONDS` take of it: finite, with its first and its last example
-    as they are alone; the first only, where one takes long."""
-    batch, seconds = checked.own_batch or 1, checked.sequence_seconds
-    # The first example is that of the other tests here, so that its output is there already.
-    first, rest = case.inputs(), case.inputs(batch=max(1, batch - 1), salt=2)
-    inputs = Inputs(*(torch.cat(pair) for pair in zip(first.all(), rest.all(), strict=True))).map(permuted)
-    inputs = inputs.map(lambda x: x[:batch])
-    if batch > 2 and batch * seconds > BATCH_SECONDS:
-        # as many as there is time for, the first and the last among them
-        batch = max(2, int(BATCH_SECONDS / seconds))
-        inputs = inputs.map(lambda x: permuted(torch.cat([x[: batch - 1], x[-1:]])))
-    output = case.run(inputs)
-    bad = float((~output.isfinite()).sum())
-    yield Measured(bad, 0.0, f"entries that are no number in a batch of {batch}, {case.place}")
-    for at in sorted({0} if seconds > SEQUENCE_SECONDS else {0, batch - 1}):
-        alone = case.output() if at == 0 else case.run(inputs.example(at))
-        detail = f"example {at} in a batch of {batch}, {case.place}"
-        yield Measured(gap(output[at : at + 1], alone), case.tolerance, detail)
+def density_as_declared(case: Case) -> Answers:
+    """`density` lies in (0, 1] and, for a pattern with zeros, is no less than the share of weights that are not zero"""
+    length = case.length
+    declared = case.module.density(replace(case.shape, max_length=length))
+    if not 0 < declared <= 1:
+        yield Measured(math.inf, 1.0, f"expected a density in (0, 1], got {declared}")
+        return
+    weights = case.weights(case.inputs(length, length))
+    if weights is None:
+        yield Measured(declared, 1.0, "declared; it shows no weights")
+        return
+    allowed = case.mask().allowed(length, length, weights.device)
+    share = (weights != 0).double().mean().item()
+    # Of the allowed pairs: half of a causal map is zero whatever the mechanism.
+    share /= 1.0 if allowed is None else allowed.double().mean().item()
+    if share > 0.8:
+        # no pattern, but a map of features, such as a ReLU, whose products vanish here and there
+        detail = f"declared; {share:.1%} of its weights are not zero, so they show no pattern"
+        yield Measured(declared, 1.0, detail)
+        return
+    detail = f"share of weights not zero at {length}; declared {declared:.3g}"
+    yield Measured(share, 1.05 * declared + 1 / length, detail)
 
 
-def _bounded(case: Case) -> Iterator[Answer]:
-    inputs = case.inputs(min(FEW, case.length), batch=1)
-    queries, keys = inputs.query.shape[2], inputs.key.shape[2]
-    # windows of five keys at most that move on with the queries; that of the second query is empty
-    middle = torch.arange(queries) * keys // queries
-    lower, upper = (middle - 2).clamp(min=0), (middle + 3).clamp(max=keys)
-    upper[1:2] = lower[1:2]
-    bounds = torch.stack([lower, upper], -1)[None].to(inputs.query.device)
+def _refusal(case: Case) -> str:
+    if not case.shape.causal or case.shape.cross:
+        return "the shape is not causal self-attention"
+    return "" if case.module.decodes else "it declares that it does not decode"
+
+
+def _decode(case: Case, streams: list[Inputs]) -> tuple[list[Tensor], list[Any]]:
+    """Outputs and last state of each of the streams, decoded token by token and in turns."""
+    states: list[Any] = [None] * len(streams)
+    outputs: list[list[Tensor]] = [[] for _ in streams]
     with torch.no_grad():
-        found = case.module(*inputs.all(), Mask(causal=case.shape.causal, bounds=bounds))
-    # one sequence for each query, whose window alone is real there; the last place is of that query
-    at = torch.arange(keys)
-    valid = (at >= lower[:, None]) & (at < upper[:, None])
-    repeated = inputs.map(lambda x: permuted(x.expand(queries, -1, -1, -1)))
-    each = torch.arange(queries)
-    expected = case.run(repeated, valid)[each, :, each].transpose(0, 1)[None]
-    # a padded query means nothing: where queries and keys are one sequence, the query without a key is one
-    real = (upper > lower).to(found.device) | case.shape.cross
-    yield Measured(gap(found[:, :, real], expected[:, :, real]), case.tolerance, f"windows of five keys, {case.place}")
-    empty = found[:, :, (upper <= lower).to(found.device)]
-    yield Measured(empty.abs().sum().item(), 0.0, f"output of a query with empty bounds, {case.place}")
-
-
-def _packed(case: Case) -> Iterator[Answer]:
-    inputs = case.inputs(case.length, case.length)
-    third = max(1, case.length // 3)
-    # two of one length, which may be computed as a batch, and a third of another
-    lengths = tuple(n for n in (third, third, case.length - 2 * third) if n > 0)
-    if sum(lengths) != case.length:
-        yield NotApplicable("too few positions for several sequences")
-        return
-    with torch.no_grad():
-        found = case.module(*inputs.all(), Mask(causal=case.shape.causal, lengths=lengths))
-    first = 0
-    for length in lengths:
-        piece = slice(first, first + length)
-        alone = case.run(inputs.part(first, first + length))
-        yield Measured(gap(found[:, :, piece], alone), case.tolerance, f"positions from {first} on of {lengths} packed")
-        first += length
-
-
-def _full(like: Tensor, numbers: Tensor) -> Tensor:
-    """Filled with one number for each position, or with one for all."""
-    return numbers[: like.shape[2]].to(like)[:, None].expand_as(like)
-
-
-def _masked(case: Case) -> Iterator[Answer]:
-    if case.setting.own:
-        return
-    inputs = case.inputs(batch=2)
-    keys = inputs.key.shape[2]
-    valid = torch.ones(2, keys, dtype=torch.bool)
-    valid[0] = False
-    dead = torch.zeros(2, inputs.query.shape[2], dtype=torch.bool)
-    dead[0] = True
-    if case.shape.causal and keys > 1:
-        first = keys // 2
-        valid[1, :first] = False
-        dead[1, :first] = True
-    leaves = inputs.leaves()
-    with torch.enable_grad():
-        # Softmax over no key is 0 / 0: the usual error is NaN, first in the output and, once that is masked, in
-        # gradients.
-        output = case.forward(leaves, valid)
-        rows = output.detach().transpose(1, 2)[dead.to(output.device)]
-        largest = rows.abs().max().item() if rows.isfinite().all() else math.inf
-        yield Measured(largest, 0.0, f"output of a query without a key, {case.place}")
-        if not output.requires_grad:
-            return
-        trained = [p for p in case.module.parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(output, [*leaves.all(), *trained], case.grad_output(output), allow_unused=True)
-    finite = all(g is None or bool(g.isfinite().all()) for g in gradients)
-    yield Measured(0.0 if finite else math.inf, 0.0, f"gradient with a fully masked example, {case.place}")
+        for at in range(streams[0].query.shape[2]):
+            for number, stream in enumerate(streams):
+                now = stream.part(at, at + 1)
+                hidden = None if now.hidden is None else now.hidden[:, 0]
+                with case.widened(case.shape.dtype):
+                    output, states[number] = case.module.step_with(
+                        now.query, now.key, now.value, states[number], hidden
+                    )
+                outputs[number].append(output)
+    return [torch.cat(found, 2) for found in outputs], states

@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 
 from ...variants.contract import AttentionShape
-from ..core.errors import AttnbenchError, SelectionError, Unsupported
+from ..core.errors import AttnbenchError, SelectionError
 from ..core.spec import Spec
 from ..measure.machine import choose_device
-from .checked_variant import VariantSource
-from .paths import Path, paths
-from .property import GateResult
-from .suite import examine, severity
+from .suite import GateResult, examine, severity
+from .twins import Path, paths
+from .variant import VariantFactory, VariantSource
 
 LENGTH = 512
 """A multiple of the blocks of every kernel; other properties run one less than that."""
@@ -66,6 +65,8 @@ class CheckReport:
     results: tuple[tuple[Setting, GateResult], ...]
     seconds: float
     problem: str = ""
+    #: how code that was not written for the contract is called, and where it ran
+    note: str = ""
     paths: tuple[Path, ...] = ()
 
     def __bool__(self) -> bool:
@@ -108,12 +109,22 @@ class CheckReport:
         counts = [f"{verdicts.count('holds')} hold", f"{verdicts.count('fails')} fail"]
         text = f"{self.name}: {', '.join(counts)}, {verdicts.count('n.a.')} not applicable; {self.seconds:.1f} s"
         failed = ", ".join(result.property for result in self.failures)
-        return f"{text}; red: {failed}" if failed else text
+        return "\n".join(filter(None, [f"{text}; red: {failed}" if failed else text, self.note]))
 
 
-def check_variant(variant: VariantSource, name: str, *, device: str = "cpu", dtype: str = "float32") -> CheckReport:
+def check_variant(
+    variant: VariantSource,
+    name: str,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    sizes: tuple[int | None, int | None] = (None, None),
+    note: str = "",
+) -> CheckReport:
     """Examines `variant` in all settings. Raises SelectionError for another dtype, DeviceError for a missing device."""
-    _require(device, dtype)
+    if dtype not in DTYPES:
+        raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
+    choose_device(device)
     start = perf_counter()
     results: list[tuple[Setting, GateResult]] = []
     found: list[Path] = []
@@ -121,16 +132,23 @@ def check_variant(variant: VariantSource, name: str, *, device: str = "cpu", dty
     interpreted = isinstance(variant, Spec) and variant.get("impl") == "triton" and device == "cpu"
     try:
         for setting in INTERPRETED if interpreted else SETTINGS:
+            heads, width = sizes
+            if width is not None:
+                heads = heads or next(n for n in (setting.heads, 1) if width % n == 0)
+            heads = heads or setting.heads
             shape = AttentionShape(
-                heads=setting.heads,
-                head_dim=setting.head_dim,
+                heads=heads,
+                head_dim=setting.head_dim if width is None else width // heads,
                 max_length=min(LENGTH, INTERPRETED_LENGTH) if interpreted else LENGTH,
                 **asdict(setting),
                 dtype=dtype,
                 device=device,
             )
+            if not results:
+                found_call = getattr(VariantFactory.of(variant).make(shape), "found", "")
+                note = "; ".join(filter(None, [found_call, note]))
             results += [(setting, result) for result in examine(variant, shape)]
-            found += _paths(variant, shape)
+            found += paths(variant, shape)
     except AttnbenchError as error:
         problem = str(error)
     except Exception as error:
@@ -139,7 +157,7 @@ def check_variant(variant: VariantSource, name: str, *, device: str = "cpu", dty
     by_name = {path.name: path for path in sorted(found, key=lambda path: not path.refusal)}
     ordered = tuple(by_name[path] for path in dict.fromkeys(path.name for path in found))
     return CheckReport(
-        name=name, results=tuple(results), seconds=perf_counter() - start, problem=problem, paths=ordered
+        name=name, results=tuple(results), seconds=perf_counter() - start, problem=problem, paths=ordered, note=note
     )
 
 
@@ -152,16 +170,3 @@ def unchecked(reports: list[CheckReport]) -> Iterator[str]:
                 names.setdefault(path.refusal, []).append(report.name)
     for refusal, refused in names.items():
         yield f"not checked of {', '.join(refused)}: {refusal}"
-
-
-def _require(device: str, dtype: str) -> None:
-    if dtype not in DTYPES:
-        raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
-    choose_device(device)
-
-
-def _paths(variant: VariantSource, shape: AttentionShape) -> list[Path]:
-    try:
-        return paths(variant, shape)
-    except Unsupported:
-        return []

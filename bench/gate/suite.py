@@ -2,83 +2,193 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+import builtins
+import math
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
 
 from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
-from . import causality, decode, dropout, gradients, groups, maps, masks, numerics, twins
-from .case import interpreted, with_heads
-from .checked_variant import (
-    BASE_LENGTH,
-    WIDEST_BATCH,
-    CheckedVariant,
-    VariantSource,
-    own_setting,
-    short_settings,
-)
-from .property import GateResult, Property
+from . import gradients, maps, masks, numerics, twins
+from .case import BASE_LENGTH, WIDEST_BATCH, Answer, Answers, Case, Measured, NotApplicable, RunSetting
+from .variant import VariantSource, with_heads
 
 LONG_LENGTH = 384
-SHORT_HEADS = 5
+SHORT_HEADS = 8
 """At few positions: more than four, since a kernel may take heads by fours."""
+SHORT_GROUPS = 2
+"""Heads that share a key: with one group alone no order of the groups is wrong."""
 CHECKED_BATCH = 10
+TORCH = Path(torch.__file__).parent
+NEEDS = {
+    "causal": "the shape is not causal", "padding": "the shape has no padding", "cross": "the shape is not cross"
+}  # fmt: skip
+"""What a shape must have for a property, and the reason where it does not."""
+
+CAUSES = {
+    "causal": "a mask that is missing or shifted, or a mean or a norm over all positions",
+    "aligned at the last key": "a causal mask that begins at the first key",
+    "padding content": "a sum, a mean or a maximum over padded keys",
+    "padding length": "a mask taken from the first sequence, or a size that counts padded keys",
+    "batch independence": "a statistic over the batch",
+    "masked rows": "a softmax over no key",
+    "bounds": "bounds ignored, off by one, or taken from the first sequence",
+    "packed sequences": "one mask for the whole row",
+    "grouped heads": "keys repeated in turn; heads of a group stand side by side",
+    "bfloat16": "scores or sums in half precision; keep them in float32",
+    "float16": "scores or sums in half precision; keep them in float32",
+    "dropout mean": "dropped weights that are not divided by 1 - rate",
+}
+"""What is mostly wrong where a property fails."""
 
 Form = Literal["short", "own", "both"]
+Verdict = Literal["holds", "fails", "n.a."]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    """One property of one variant on one shape. `held` is None where it does not apply; `detail` says why, or where."""
+
+    property: str
+    held: bool | None
+    measured: float = math.nan
+    allowed: float = math.nan
+    detail: str = ""
+
+    @builtins.property
+    def verdict(self) -> Verdict:
+        return "n.a." if self.held is None else "holds" if self.held else "fails"
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One promise of the contract; the docstring of `test` is its meaning.
+
+    `over`: which cases the test gets: the "first", those in the precision to be "measured", "all", which are float64
+    too, or "narrow", fewer heads and tokens at the length to be measured. `needs`: of the shape. `quick`: also tested
+    before every measurement. `own`: at which of the two it is tested at the length and batch to be measured too, by few
+    passes. `longest`: a result at that length replaces that at few positions. `whole`: with all heads there, however
+    long a pass takes.
+    """
+
+    name: str
+    test: Callable[[Case], Answers]
+    over: Literal["first", "measured", "all", "narrow"] = "first"
+    needs: str = ""
+    quick: bool = True
+    own: Literal["never", "check", "always"] = "never"
+    longest: bool = False
+    whole: bool = False
+
+    @property
+    def meaning(self) -> str:
+        return (self.test.__doc__ or "").strip()
+
+    def examine(self, first: Case) -> GateResult:
+        """A variant that raises has failed, one that declares it cannot has not."""
+        try:
+            answer = self._answer(first)
+        except Unsupported as refusal:
+            answer = NotApplicable(str(refusal))
+        # A shortage of the machine says nothing about the variant, and must not be stored as its failure.
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            # the innermost line outside PyTorch that raised
+            frames = traceback.extract_tb(error.__traceback__)
+            own = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)][-1]
+            line = f"line {own.lineno} of {Path(own.filename).name}"
+            message = str(error).partition("\n")[0]
+            answer = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {message} ({line})")
+        if isinstance(answer, NotApplicable):
+            return GateResult(property=self.name, held=None, measured=answer.found.value, detail=answer.reason)
+        value, allowed, detail = answer.value, answer.allowed, answer.detail
+        held = value <= allowed
+        if not held and self.name in CAUSES and not detail.startswith("raised "):
+            detail += f"; likely {CAUSES[self.name]}"
+        return GateResult(property=self.name, held=held, measured=value, allowed=allowed, detail=detail)
+
+    def _answer(self, first: Case) -> Answer:
+        if self.needs and not getattr(first.shape, self.needs):
+            return NotApplicable(NEEDS[self.needs])
+        case = first if self.whole else first.affordable
+        if self.over == "first":
+            return worst(self.test(case))
+        cases = case.narrow.cases if self.over == "narrow" else case.cases
+        measured = [each for each in cases if self.over == "all" or each.dtype == first.dtype]
+        return worst(answer for each in measured for answer in self.test(each))
+
+
+def worst(answers: Iterable[Answer]) -> Answer:
+    """The measurement that exceeds its allowance most; a refusal where nothing was measured."""
+
+    def excess(answer: Answer) -> tuple[bool, float]:
+        applies = isinstance(answer, Measured)
+        found = answer if isinstance(answer, Measured) else answer.found
+        if math.isnan(found.value):
+            # a measured value that is no number is infinitely far
+            return applies, math.inf if applies else 0.0
+        return applies, found.value / found.allowed if found.allowed else (math.inf if found.value else 0.0)
+
+    # The worst and not the mean: a promise is broken if it is broken once.
+    return max(answers, key=excess, default=NotApplicable("no setting applies"))
+
 
 # Cheap ones first: the quick gate stops at the first failure.
 PROPERTIES: tuple[Property, ...] = (
     # before any other pass could leave its traces
     Property("no side effects", numerics.no_side_effects),
     Property("shape and dtype", numerics.shape_and_dtype),
-    Property("finite", numerics.finite, own="check"),
+    Property("finite", numerics.finite, "measured", own="check"),
     Property("deterministic", numerics.deterministic, own="check"),
     Property("layout", numerics.layout),
-    Property("no state", numerics.no_state),
+    Property("no state", numerics.no_state, "measured"),
     Property("any length", numerics.any_length),
     Property("empty batch", numerics.empty_batch),
-    Property("queries differ from keys", numerics.crosses),
-    Property("causal", causality.future_changes_nothing, own="always"),
-    Property("causal values", causality.future_values_change_nothing, own="always"),
-    Property("prefix consistency", causality.prefix_stands_alone, own="always"),
-    Property("aligned at the last key", causality.aligned_at_last_key, own="always"),
-    Property("padding content", masks.padding_content, own="check"),
-    Property("padding length", masks.padding_length, own="always"),
-    Property("padding without numbers", masks.padding_without_numbers),
-    Property("batch independence", masks.batch_independence, own="always", whole=True),
-    Property("masked rows", masks.masked_rows),
+    Property("queries differ from keys", numerics.crosses, needs="cross"),
+    Property("causal", masks.future_changes_nothing, "all", "causal", own="always"),
+    Property("causal values", masks.future_values_change_nothing, "all", "causal", own="always"),
+    Property("prefix consistency", masks.prefix_stands_alone, "all", "causal", own="always"),
+    Property("aligned at the last key", masks.aligned_at_last_key, "all", "causal", own="always"),
+    Property("padding content", masks.padding_content, "all", "padding", own="check"),
+    Property("padding length", masks.padding_length, "all", "padding", own="always"),
+    Property("padding without numbers", masks.padding_without_numbers, "measured", "padding"),
+    Property("batch independence", masks.batch_independence, "all", own="always", whole=True),
+    Property("masked rows", masks.masked_rows, "all", "padding"),
     Property("bounds", masks.bounds_are_kept),
     Property("packed sequences", masks.packed_sequences),
-    Property("grouped heads", groups.grouped_heads),
+    Property("grouped heads", twins.grouped_heads),
     Property("gradient reaches", gradients.gradient_reaches),
     # at few positions some parameters have nothing to decide, such as those that choose between blocks
     Property("parameters learn", gradients.parameters_learn, quick=False, own="check", longest=True),
     Property("gradient", gradients.gradient_is_derivative),
-    Property("gradient at length", gradients.gradient_at_length, own="always"),
-    Property("gradient in precision", gradients.gradient_in_precision, own="always"),
+    Property("gradient at length", gradients.gradient_at_length, "narrow", own="always"),
+    Property("gradient in precision", gradients.gradient_in_precision, "narrow", own="always"),
     Property("twin", twins.equals_twin, own="always"),
     Property("implementations", twins.implementations_agree, own="always"),
-    Property("bfloat16", numerics.bfloat16, own="check"),
-    Property("float16", numerics.float16, own="check"),
+    Property("bfloat16", numerics.bfloat16, "measured", own="check"),
+    Property("float16", numerics.float16, "measured", own="check"),
     Property("weights within mask", maps.weights_within_mask),
     Property("weights by rows", maps.weights_by_rows),
     Property("weights make output", maps.weights_make_output, own="always"),
     Property("simplex", maps.simplex),
     Property("rows sum", maps.rows_sum_whatever_the_scores),
     Property("closed cases", maps.closed_cases),
-    Property("decode", decode.steps_equal_forward, own="check"),
-    Property("decode state", decode.state_as_declared, own="check"),
-    Property("density", decode.density_as_declared, quick=False, own="check"),
-    Property("dropout in training only", dropout.dropout_in_training_only),
-    Property("dropout in backward", dropout.dropout_in_backward),
-    Property("dropout mean", dropout.dropout_keeps_mean, quick=False),
-    Property("dropout sums", dropout.dropout_never_renormalises, quick=False),
+    Property("decode", masks.steps_equal_forward, "all", own="check"),
+    Property("decode state", masks.state_as_declared, own="check"),
+    Property("density", masks.density_as_declared, quick=False, own="check"),
+    Property("dropout in training only", maps.dropout_in_training_only),
+    Property("dropout in backward", maps.dropout_in_backward),
+    Property("dropout mean", maps.dropout_keeps_mean, quick=False),
+    Property("dropout sums", maps.dropout_never_renormalises, quick=False),
 )
 
+QUICK = tuple(item for item in PROPERTIES if item.quick)
 LONGEST = {item.name for item in PROPERTIES if item.longest}
 
 
@@ -99,11 +209,10 @@ def examine(
     say where it is examined. Raises SelectionError for an unknown name; where the shape is refused, no
     finding applies.
     """
-    forms = [_short(variant, shape, seed, batch, thorough=thorough), _own(variant, shape, seed, batch, thorough)]
     found: dict[str, GateResult] = {}
-    for form in forms:
-        properties = tuple(p for p in PROPERTIES if not form.at_own_length or p.own != "never")
-        for result in _findings(form, properties):
+    for length in (min(BASE_LENGTH, shape.max_length), None):
+        properties = tuple(p for p in PROPERTIES if length is not None or p.own != "never")
+        for result in _findings(variant, shape, length, properties, seed=seed, batch=batch, thorough=thorough):
             known = found.get(result.property)
             longest = result.property in LONGEST and result.held is not None
             if known is None or longest or severity(result) > severity(known):
@@ -120,20 +229,16 @@ def quick_gate(
     failing that at its own length. "own" for the length and the batch to be measured, by few passes; float64 takes part
     up to 2,048 tokens and 2 GiB. Of several implementations, those are examined that may run here.
     """
-    quick = tuple(p for p in PROPERTIES if p.quick)
     if form != "own":
-        failure = _first_failure(_quick_short(variant, shape, seed, batch, quick))
+        failure = next((each for each in _quick_short(variant, shape, seed, batch, QUICK) if each.held is False), None)
         if failure is not None or form == "short":
             return failure
     # few positions are a length to be measured too, and all of it has been examined
     if form == "both" and shape.max_length <= BASE_LENGTH and batch <= WIDEST_BATCH:
         return None
-    own = tuple(p for p in quick if p.own == "always")
-    return _first_failure(_findings(_own(variant, shape, seed, batch, False), own))
-
-
-def _first_failure(findings: Iterator[GateResult]) -> GateResult | None:
-    return next((finding for finding in findings if finding.held is False), None)
+    own = tuple(p for p in QUICK if p.own == "always")
+    findings = _findings(variant, shape, None, own, seed=seed, batch=batch, thorough=False)
+    return next((each for each in findings if each.held is False), None)
 
 
 def run_part(
@@ -141,7 +246,7 @@ def run_part(
 ) -> None:
     """Every `parts`-th property of the short form before a measurement, from `part` on, for what running it leaves
     behind: compiled kernels. Its findings are forgotten."""
-    for _ in _quick_short(variant, shape, seed, batch, tuple(p for p in PROPERTIES if p.quick)[part::parts]):
+    for _ in _quick_short(variant, shape, seed, batch, QUICK[part::parts]):
         pass
 
 
@@ -151,31 +256,11 @@ def _quick_short(
     # Longer ones only where no property applied, as for a variant that refuses less than one block.
     for length in sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)}):
         applied = False
-        for finding in _findings(_short(variant, shape, seed, batch, length, thorough=False), properties):
+        for finding in _findings(variant, shape, length, properties, seed=seed, batch=batch, thorough=False):
             applied |= finding.held is not None
             yield finding
         if applied:
             return
-
-
-def _short(
-    variant: VariantSource, shape: AttentionShape, seed: int, batch: int, length: int = BASE_LENGTH, *, thorough: bool
-) -> CheckedVariant:
-    # Dropout is set by the properties themselves.
-    shape = replace(shape, max_length=min(length, shape.max_length), dropout=0.0)
-    few = with_heads(shape, SHORT_HEADS)
-    for sized in dict.fromkeys((few, shape)):
-        checked = CheckedVariant(variant, sized, seed, thorough, short_settings(sized, batch))
-        with suppress(Exception), torch.random.fork_rng(_cuda(shape)):
-            checked.build(sized)
-            break
-    # refused or broken with either, which its tests say
-    return checked
-
-
-def _own(variant: VariantSource, shape: AttentionShape, seed: int, batch: int, thorough: bool) -> CheckedVariant:
-    shape = replace(shape, dropout=0.0)
-    return CheckedVariant(variant, shape, seed, thorough, (own_setting(shape),), batch)
 
 
 def severity(result: GateResult) -> tuple[int, float]:
@@ -185,34 +270,44 @@ def severity(result: GateResult) -> tuple[int, float]:
     return (2 - result.held, result.measured / result.allowed if result.allowed else result.measured)
 
 
-@contextmanager
-def _settings_kept(own: bool) -> Iterator[None]:
-    """One thread for few positions: small tensors gain nothing from more, and on a busy machine threads that wait for
-    each other cost a factor of 30. Afterwards all is as it was, whatever the variant did."""
+def _findings(
+    variant: VariantSource,
+    shape: AttentionShape,
+    length: int | None,
+    properties: tuple[Property, ...],
+    *,
+    seed: int,
+    batch: int,
+    thorough: bool,
+) -> Iterator[GateResult]:
+    """At `length` positions and few heads, or at the length to be measured where that is None."""
+    # Dropout is set by the properties themselves.
+    shape = replace(shape, dropout=0.0)
+    own = RunSetting(shape.max_length, 1, "own") if length is None else None
+    shape = shape if length is None else replace(shape, max_length=length)
+    # all heads where the variant refuses few, or breaks with them
+    shapes = [shape] if own else list(dict.fromkeys((with_heads(shape, SHORT_HEADS, SHORT_GROUPS), shape)))
+    # The examination draws random numbers of its own; a run that is gated must go on with those it would have had, and
+    # with its settings, whatever the variant did to them.
+    cuda = [shape.device] if torch.device(shape.device).type == "cuda" else []
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    torch.set_num_threads(threads if own else 1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-
-
-def _cuda(shape: AttentionShape) -> list[str]:
-    """The devices beside the CPU that draw random numbers for `shape`."""
-    return [shape.device] if torch.device(shape.device).type == "cuda" else []
-
-
-def _findings(checked: CheckedVariant, properties: tuple[Property, ...]) -> Iterator[GateResult]:
-    shape, own = checked.shape, checked.at_own_length
-    # The examination draws random numbers of its own; a run that is gated must go on with those it would have had.
-    with torch.random.fork_rng(_cuda(shape)), _settings_kept(own), torch.inference_mode(False), torch.enable_grad():
+    with torch.random.fork_rng(cuda), torch.inference_mode(False), torch.enable_grad():
+        # One thread for few positions: small tensors gain nothing from more, and on a busy machine threads that wait
+        # for each other cost a factor of 30.
+        torch.set_num_threads(threads if own else 1)
         try:
-            checked.build(shape)
+            for sized in shapes:
+                try:
+                    first = Case(variant, sized, own, seed, thorough=thorough, measured=batch)
+                    break
+                except Exception:
+                    if sized is shapes[-1]:
+                        raise
+            if not (first.own and first.interpreted):
+                for item in properties:
+                    yield item.examine(first)
         except Unsupported as refusal:
             yield from (GateResult(property=p.name, held=None, detail=str(refusal)) for p in properties)
-            return
-        if own and interpreted(checked.module, shape):
-            return
-        for item in properties:
-            yield item.examine(checked)
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_default_dtype(dtype)

@@ -1,25 +1,25 @@
-"""Twins: the same function in another implementation, forward and backward.
+"""Twins: the same function in another implementation, with keys that heads share, or with keys repeated for each.
 
-Sees any difference between a fused path and the eager one, or between an exact variant and its definition. Cannot see
-an error that both share: only comparisons with independent code, in the tests of each variant, can.
+Sees any difference between a fused path and the eager one, or between an exact variant and its definition, and a
+variant that pairs heads of a group wrongly, forward, backward or in decoding. Cannot see an error that both sides
+share: only comparisons with independent code, in the tests of each variant, can. Of shared heads it cannot see a kernel
+that takes no float64: every other property meets them where the shape has them, as `sweep[kv_heads=8]` does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ...variants.contract import Variant
+from ...variants.contract import AttentionShape, Variant
 from ..core.errors import Unsupported
-from .case import PARTS, Case, Inputs, RunSetting, with_heads
-from .checked_variant import CheckedVariant, SoftmaxReference, VariantFactory, build, fits_float64
-from .distance import gap, gap_beyond
-from .property import Answer, Measured, NotApplicable, worst
+from .case import PARTS, Answers, Case, Inputs, Measured, NotApplicable, RunSetting, gap
+from .numerics import SoftmaxReference
+from .variant import VariantFactory, VariantSource, build, with_heads
 
 FACTOR = 4
 NUDGES = 8
@@ -31,100 +31,189 @@ SLOW = {"flex", "triton"}
 EAGER = "eager"
 ON_DEMAND = {"cpu": {"flex", "triton"}, "cuda": {"flex"}}
 """Implementations that run on such a device only where a selection names them."""
+GROUPED = (6, 2)
+"""Heads, and keys that they share: groups of more than two, and more than one of them."""
+DECODED = 8
+"""Tokens that are decoded one by one."""
+TOLERANCE = 1e-9
+"""Far above rounding in float64."""
 
 
-def equals_twin(checked: CheckedVariant) -> Answer:
+def equals_twin(case: Case) -> Answers:
     """an `exact` variant equals its eager twin in float64, also at other widths of a head, within four times the
     rounding error of softmax"""
-    module = checked.module
+    module = case.module
     if module.kind != "exact":
-        return NotApplicable(f"kind is `{module.kind}`")
-    if EAGER not in checked.source.implementations and not module.twin:
-        return Measured(1.0, 0.0, "kind is `exact`, but neither `twin` nor `impl=eager` says what it equals")
-    return worst(answer for sized in _sizes(checked) for answer in _with_twin(sized))
+        yield NotApplicable(f"kind is `{module.kind}`")
+        return
+    if EAGER not in case.factory.implementations and not module.twin:
+        yield Measured(1.0, 0.0, "kind is `exact`, but neither `twin` nor `impl=eager` says what it equals")
+        return
+    for sized in _sizes(case):
+        yield from _comparisons(sized, sized.module, "its twin")
 
 
-def implementations_agree(checked: CheckedVariant) -> Answer:
+def implementations_agree(case: Case) -> Answers:
     """every `impl` that runs here, or the forced one, equals eager in float64, also at other widths of a head, within
     four times the larger error of softmax and eager"""
-    if EAGER not in checked.source.implementations:
-        return NotApplicable("it has one implementation")
-    answers: list[Answer] = []
-    for name in examined(checked):
-        for sized in _sizes(checked):
-            # compiled and interpreted anew for each size, which takes seconds
-            if name in SLOW and sized is not checked:
+    if EAGER not in case.factory.implementations:
+        yield NotApplicable("it has one implementation")
+        return
+    for name in examined(case.factory, case.shape.device, case.thorough):
+        # compiled and interpreted anew for each size, which takes seconds
+        for sized in _sizes(case) if name not in SLOW else [case] if case.narrow is case else []:
+            try:
+                module = sized.like(impl=name)
+            except Unsupported as refusal:
+                yield NotApplicable(f"impl={name}: {refusal}")
                 continue
-            answers.extend(_with_eager(sized, name))
-    return worst(answers)
+            yield from _comparisons(sized, module, f"impl={name}")
 
 
-def examined(checked: CheckedVariant) -> tuple[str, ...]:
-    """The implementations to compare with eager: the forced one, or all, but for rare ones where it is to be quick."""
-    if checked.source.forced:
-        return (checked.source.forced,)
-    rare = set() if checked.thorough else ON_DEMAND.get(torch.device(checked.shape.device).type, set())
-    return tuple(name for name in checked.source.implementations if name not in rare)
+def grouped_heads(case: Case) -> Answers:
+    """heads that share keys and values equal heads with keys and values repeated"""
+    if case.shape.heads == 1:
+        yield NotApplicable("one head shares nothing")
+        return
+    heads, shared = case.shape.heads, case.shape.kv_heads
+    if shared == heads:
+        # the largest number that divides the heads, so that groups are small and several
+        shared = next(number for number in range(heads // 2, 0, -1) if heads % number == 0)
+    yield from _grouped(case, heads, shared)
+    # the heads of the shape may be prime or all share one key, where no order is wrong
+    more = Case(case.factory, replace(case.shape, heads=GROUPED[0], kv_heads=GROUPED[0]), seed=case.seed)
+    yield from _grouped(more, *GROUPED)
 
 
-def _sizes(checked: CheckedVariant) -> list[CheckedVariant]:
-    """The shape itself, and at few positions an odd width of a head, and one that is large as well."""
-    if checked.at_own_length:
-        return [checked.narrow]
-    others = () if checked.native.interpreted else _other_widths(checked)
-    return checked.memo.once("sizes", lambda: [checked, *others])
+def _grouped(case: Case, heads: int, shared: int) -> Answers:
+    # float64, where nothing but a wrong pair of heads makes a difference
+    shape = replace(case.shape, dtype="float64")
+    try:
+        grouped, single = (
+            build(case.factory, replace(shape, kv_heads=number), case.seed).double() for number in (shared, heads)
+        )
+    except Unsupported as refusal:
+        yield NotApplicable(str(refusal))
+        return
+    place, inputs, mask = f"{heads} heads on {shared}, float64", case.inputs(), case.mask()
+    parts = (inputs.query, inputs.key[:, :shared], inputs.value[:, :shared])
+    query, key, value = leaves = [x.detach().double().requires_grad_() for x in parts]
+    hidden = None if inputs.hidden is None else inputs.hidden[:, 0].double()
+    # by number and not by `repeat_heads`, which variants call themselves: a wrong order would be wrong on both sides
+    of_group = torch.arange(heads, device=query.device) // (heads // shared)
+    with case.widened("float64"):
+        output = grouped(query, key, value, mask, hidden)
+        expected = single(query, key[:, of_group], value[:, of_group], mask, hidden)
+    yield Measured(gap(output, expected), TOLERANCE, f"output, {place}")
+    found = [torch.autograd.grad(each.sum(), leaves, allow_unused=True) for each in (output, expected)]
+    for name, ours, theirs in zip(("query", "key", "value"), *found, strict=True):
+        if ours is not None and theirs is not None and theirs.any():
+            yield Measured(gap(ours, theirs), TOLERANCE, f"gradient of {name}, {place}")
+    if not shape.causal or shape.cross or not single.decodes or single.state_bytes(single.shape) is None:
+        return
+    state, steps = None, []
+    with torch.no_grad(), case.widened("float64"):
+        first = [x[:, :, :DECODED] for x in leaves]
+        for at in range(first[0].shape[2]):
+            now = [x[:, :, at : at + 1] for x in first]
+            output, state = grouped.step_with(
+                now[0], now[1], now[2], state, None if hidden is None else hidden[:, at : at + 1]
+            )
+            steps.append(output)
+        expected = grouped(first[0], first[1], first[2], mask, None if hidden is None else hidden[:, :DECODED])
+    yield Measured(gap(torch.cat(steps, 2), expected), TOLERANCE, f"decoding, {place}")
 
 
-def _other_widths(checked: CheckedVariant) -> Iterator[CheckedVariant]:
-    for head_dim in HEAD_DIMS:
-        shape = with_heads(replace(checked.shape, head_dim=head_dim), 2)
-        setting = RunSetting(min(checked.shape.max_length, 47), double=False)
-        sized = CheckedVariant(checked.source, shape, checked.seed, checked.thorough, (setting,))
-        with suppress(Unsupported):
-            sized.build(shape)
-            yield sized
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Path:
+    """One `impl` of a variant on one shape. `refusal`: why the gate does not examine it; empty where it does."""
+
+    name: str
+    refusal: str = ""
 
 
-def _with_twin(checked: CheckedVariant) -> Iterator[Answer]:
-    for case in checked.measured:
-        if _too_large(case):
-            yield NotApplicable(TOO_LARGE)
-        else:
-            yield from _comparisons(checked, case, case.module, "its twin")
+def paths(variant: VariantSource, shape: AttentionShape) -> list[Path]:
+    """The paths of `variant`, or the forced one alone; none where it has no parameter `impl`. `auto` takes one of them.
 
-
-def _with_eager(checked: CheckedVariant, name: str) -> Iterator[Answer]:
-    for case in checked.measured[: 1 if name in SLOW else None]:
-        if _too_large(case):
-            yield NotApplicable(TOO_LARGE)
-            continue
+    Raises SelectionError for an unknown name.
+    """
+    factory, found = VariantFactory.of(variant), []
+    for name in examined(factory, shape.device):
+        refusal = ""
         try:
-            module = checked.like(impl=name, mode=case.setting.mode)
-        except Unsupported as refusal:
-            yield NotApplicable(f"impl={name}: {refusal}")
-            return
-        yield from _comparisons(checked, case, module, f"impl={name}")
+            build(factory, replace(shape, dropout=0.0), 0, impl=name)
+        except Unsupported as reason:
+            refusal = str(reason)
+        found.append(Path(name=name, refusal=refusal))
+    return [path for path in found if path.name != "auto"]
 
 
-def _too_large(case: Case) -> bool:
-    return case.setting.own and not fits_float64(case.shape, case.setting.batch, case.length)
+def examined(factory: VariantFactory, device: str, thorough: bool = True) -> tuple[str, ...]:
+    """The implementations to compare with eager: the forced one, or all, but for rare ones where it is to be quick."""
+    if factory.forced:
+        return (factory.forced,)
+    rare = set() if thorough else ON_DEMAND.get(torch.device(device).type, set())
+    return tuple(name for name in factory.implementations if name not in rare)
 
 
-def _comparisons(checked: CheckedVariant, case: Case, module: Variant, name: str) -> Iterator[Answer]:
-    found = case.with_module(module)
+def _sizes(case: Case) -> list[Case]:
+    """The settings in the precision to be measured, then an odd width of a head, and one that is large as well."""
+    if case.own:
+        return [case.narrow]
+    if "sizes" not in case.memo:
+        found = [each for each in case.cases if each.dtype == case.dtype]
+        for head_dim in () if case.interpreted else HEAD_DIMS:
+            shape = with_heads(replace(case.shape, head_dim=head_dim), 2)
+            setting = RunSetting(min(shape.max_length, 47))
+            with suppress(Unsupported):
+                found.append(Case(case.factory, shape, setting, case.seed, thorough=case.thorough))
+        case.memo["sizes"] = found
+    sizes: list[Case] = case.memo["sizes"]
+    return sizes
+
+
+def _comparisons(case: Case, module: Variant, name: str) -> Answers:
+    if case.own and not case.fits_float64:
+        yield NotApplicable(TOO_LARGE)
+        return
+    found = case.other(module)
     masks = [False]
     if case.shape.padding:
         # Kernels take another path with a mask, so both are run, where it costs little.
-        both = case.setting.mode == "evaluation" and not case.setting.own
-        masks = [False, True] if both and name.removeprefix("impl=") not in SLOW else [True]
+        both = case.kind in ("usual", "many") and name.removeprefix("impl=") not in SLOW
+        masks = [False, True] if both else [True]
     for masked in masks:
-        expected, allowed = _reference(checked, case, masked)
         inputs = case.inputs()
-        valid = _valid(case, masked)
+        valid = inputs.padded_from(max(1, inputs.key.shape[2] // 2)) if masked else None
+        if ("twin", masked) not in case.memo:
+            case.memo["twin", masked] = _reference(case, inputs, valid)
+        twin, expected, allowed = case.memo["twin", masked]
         place = f"{name}, {case.shape.head_dim} wide, {case.place}{' with padding' if masked else ''}"
-        yield from differences(
-            _twin(checked, case), inputs, valid, found.passes(inputs, valid), expected, allowed, place
-        )
+        yield from differences(twin, inputs, valid, found.passes(inputs, valid), expected, allowed, place)
+
+
+def _reference(case: Case, inputs: Inputs, valid: Tensor | None) -> tuple[Case, list[Tensor], list[float]]:
+    """The twin in float64, its output and gradients, and what each may differ by."""
+    eager = EAGER in case.factory.implementations
+    if "twin" not in case.memo:
+        if eager:
+            module = case.like(dtype="float64", impl=EAGER)
+        else:
+            shape = replace(case.shape, dtype="float64")
+            module = build(VariantFactory.of(case.module.twin), shape, case.seed)
+        case.memo["twin"] = case.other(module, "float64")
+    twin, double = case.memo["twin"], Inputs(*(x.double() for x in inputs))
+    softmax = case.other(SoftmaxReference(case.shape).eval())
+    exact = softmax.other(softmax.module, "float64").passes(double, valid)
+    errors = [gap(a, b) for a, b in zip(softmax.passes(inputs, valid), exact, strict=False)]
+    expected = twin.passes(double, valid)
+    if eager and case.module.kind != "exact":
+        # Where scores are large the definition itself may err more than softmax does in this precision.
+        rounded = case.other(case.like(impl=EAGER)).passes(inputs, valid)
+        errors = [max(error, gap(a, b)) for error, a, b in zip(errors, rounded, expected, strict=True)]
+    # An error of softmax that happens to be zero must not forbid a last bit to others.
+    floor = (16 if case.dtype.itemsize > 2 else 2) * torch.finfo(case.dtype).eps
+    return twin, expected, [FACTOR * error + floor for error in errors]
 
 
 def differences(
@@ -135,7 +224,7 @@ def differences(
     expected: list[Tensor],
     allowed: list[float],
     place: str,
-) -> Iterator[Measured]:
+) -> Answers:
     """How far each of `Case.passes` is from that of the `twin` in float64.
 
     A row may differ further by four times what it moves by in float64 itself where each entry of the inputs moves by a
@@ -144,66 +233,19 @@ def differences(
     errors = [gap(a, b) for a, b in zip(found, expected, strict=True)]
     if any(limit < error < math.inf for error, limit in zip(errors, allowed, strict=True)):
         # only here, since nearly all need none: it costs passes in float64
-        moved = _moved_by_rounding(twin, inputs, valid, expected)
-        errors = [
-            max(0.0, gap_beyond(a, b, FACTOR * room)) if limit < error < math.inf else error
-            for a, b, room, error, limit in zip(found, expected, moved, errors, allowed, strict=True)
-        ]
-    for part, error, limit in zip(PARTS, errors, allowed, strict=True):
+        generator = torch.Generator().manual_seed(twin.seed)
+        epsilon = torch.finfo(inputs.query.dtype).eps
+        # the most that each row moves by, (..., 1), over several draws
+        moved = [torch.zeros_like(x[..., :1]) for x in expected]
+        for _ in range(NUDGES):
+            noise = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device) for x in inputs]
+            nudged = Inputs(*(x.double() * (1 + epsilon * y) for x, y in zip(inputs, noise, strict=True)))
+            passes = twin.passes(nudged, valid)
+            rows = [(a - b).abs().amax(-1, keepdim=True) for a, b in zip(passes, expected, strict=True)]
+            moved = [torch.maximum(a, b) for a, b in zip(moved, rows, strict=True)]
+        for at, (a, b) in enumerate(zip(found, expected, strict=True)):
+            if allowed[at] < errors[at] < math.inf:
+                beyond = ((a.double() - b).abs() - FACTOR * moved[at]).max() / b.abs().max()
+                errors[at] = max(0.0, float(beyond))
+    for part, error, limit in zip(PARTS, errors, allowed, strict=False):
         yield Measured(error, limit, f"{part} of {place}")
-
-
-def _moved_by_rounding(twin: Case, inputs: Inputs, valid: Tensor | None, expected: list[Tensor]) -> list[Tensor]:
-    """The most that each row of `expected`, (..., 1), moves by in float64 over several draws of a rounding."""
-    generator = torch.Generator().manual_seed(twin.seed)
-    epsilon = torch.finfo(inputs.query.dtype).eps
-
-    def nudged(x: Tensor) -> Tensor:
-        return x.double() * (1 + epsilon * torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device))
-
-    moved = [torch.zeros_like(x[..., :1]) for x in expected]
-    for _ in range(NUDGES):
-        passes = twin.passes(inputs.map(nudged), valid)
-        rows = [(a - b).abs().amax(-1, keepdim=True) for a, b in zip(passes, expected, strict=True)]
-        moved = [torch.maximum(a, b) for a, b in zip(moved, rows, strict=True)]
-    return moved
-
-
-def _valid(case: Case, masked: bool) -> Tensor | None:
-    inputs = case.inputs()
-    return inputs.padded_from(max(1, inputs.key.shape[2] // 2)) if masked else None
-
-
-def _reference(checked: CheckedVariant, case: Case, masked: bool) -> tuple[list[Tensor], list[float]]:
-    """Output and gradients of the twin in float64, and what each may differ by. Computed once for all paths."""
-    wanted = ("twin", case.setting, masked)
-    return checked.memo.once(wanted, lambda: _compute_reference(checked, case, _valid(case, masked)))
-
-
-def _twin(checked: CheckedVariant, case: Case) -> Case:
-    """The twin in float64; built once for all comparisons in the setting."""
-
-    def made() -> Variant:
-        if EAGER in checked.source.implementations:
-            return checked.like(dtype="float64", impl=EAGER, mode=case.setting.mode)
-        return build(VariantFactory.of(checked.module.twin), replace(checked.shape, dtype="float64"), checked.seed)
-
-    return case.with_module(checked.memo.once(("module of the twin", case.setting), made), "float64")
-
-
-def _compute_reference(checked: CheckedVariant, case: Case, valid: Tensor | None) -> tuple[list[Tensor], list[float]]:
-    inputs = case.inputs()
-    double = inputs.map(Tensor.double)
-    softmax = SoftmaxReference(case.shape).eval()
-    rounded = case.with_module(softmax).passes(inputs, valid)
-    errors = [
-        gap(a, b) for a, b in zip(rounded, case.with_module(softmax, "float64").passes(double, valid), strict=True)
-    ]
-    expected = _twin(checked, case).passes(double, valid)
-    if EAGER in checked.source.implementations and checked.module.kind != "exact":
-        # Where scores are large the definition itself may err more than softmax does in this precision.
-        eager = case.with_module(checked.like(impl=EAGER, mode=case.setting.mode)).passes(inputs, valid)
-        errors = [max(error, gap(a, b)) for error, a, b in zip(errors, eager, expected, strict=True)]
-    # An error of softmax that happens to be zero must not forbid a last bit to others.
-    floor = (16 if case.dtype.itemsize > 2 else 2) * torch.finfo(case.dtype).eps
-    return expected, [FACTOR * error + floor for error in errors]

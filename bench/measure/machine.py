@@ -13,7 +13,7 @@ import torch
 
 from ... import __version__
 from ..core.errors import DeviceError
-from ..core.hashing import content_hash
+from ..core.harness import NAME, harness_hash
 from ..core.record import Machine
 
 
@@ -46,7 +46,7 @@ def describe(device: torch.device) -> Machine:
         accelerators = (torch.cuda.get_device_name(device),)
         driver = torch.version.cuda or ""
     # of the code that runs: what pip has noted of a checkout may be of the day when it was installed
-    versions = {"python": platform.python_version(), "attnbench": __version__}
+    versions = {"python": platform.python_version(), "attnbench": __version__, NAME: harness_hash()}
     if device.type == "cuda" and (cudnn := torch.backends.cudnn.version()):  # type: ignore[no-untyped-call]
         # one of the backends of softmax, the reference, and its speed moves with the version
         versions["cudnn"] = str(cudnn)
@@ -68,7 +68,7 @@ def describe(device: torch.device) -> Machine:
         driver=driver,
         versions=versions,
     )
-    return replace(machine, id=_identity(machine))
+    return replace(machine, id=machine.described_id)
 
 
 def device_name(device: torch.device) -> str:
@@ -77,12 +77,6 @@ def device_name(device: torch.device) -> str:
         return str(device)
     found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     return f"cuda GPU-{found}" if found else str(device)
-
-
-def _identity(machine: Machine) -> str:
-    # memory in GiB, since what the system reports moves a little between two starts
-    decides = [machine.system, machine.processor, machine.cores, round(machine.memory_bytes / 2**30)]
-    return content_hash([*decides, machine.accelerators, machine.driver, machine.versions["torch"]], 12)
 
 
 def available_bytes() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,11 +14,10 @@ import torch
 from ..core.bounds import Rate
 from ..core.decode import read_json
 from ..core.errors import StoreError
-from ..core.files import is_trusted, make_private
+from ..core.files import is_trusted, make_private, replacing
 
 SECONDS = 0.5
 SIDE = {"cpu": 1024, "cuda": 8192}
-LARGEST_FILE = 10_000
 COPIED_BYTES = {"cpu": 64 * 2**20, "cuda": 1024 * 2**20}
 
 
@@ -48,13 +46,11 @@ def peaks(device: torch.device, dtype: torch.dtype, machine_id: str, cache: Path
     # a scale that somebody else could have put there is none
     if is_trusted(file):
         with contextlib.suppress(OSError, StoreError):
-            found = found.best(read_json(Peaks, file, LARGEST_FILE, "peaks of a machine"))
+            found = found.best(read_json(Peaks, file, "peaks of a machine"))
     with contextlib.suppress(OSError):
         make_private(file.parent)
-        # Several processes may write at once; a rename is atomic, so that none reads half a file.
-        part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(asdict(found)), encoding="utf-8")
-        part.replace(file)
+        with replacing(file, follow=True) as opened:
+            opened.write(json.dumps(asdict(found)).encode())
     return found
 
 

@@ -6,7 +6,7 @@ variant adds is drawn apart and counted apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,14 +27,19 @@ BuildVariant = Callable[[AttentionShape], Variant]
 
 
 class Attention(nn.Module):
-    """Projections round a variant: (batch, length, width) to the same. It brings in positions that are not added."""
+    """Projections round a variant: (batch, length, width) to the same. It brings in positions that are not added.
+
+    A variant with projections of its own gets the states of a head each as query, key and value.
+    """
 
     variant: Variant
+    project_in: nn.Module
+    project_out: nn.Module
 
     def __init__(self, variant: Variant, recipe: Recipe, *, relative: bool = True):
         """`relative`: whether positions by rotation or by bias apply, where the recipe asks for them."""
         super().__init__()
-        self.heads = recipe.heads
+        self.heads, self.width = recipe.heads, recipe.width
         self.project_in = nn.Linear(recipe.width, 3 * recipe.width)
         self.variant = variant
         self.project_out = nn.Linear(recipe.width, recipe.width)
@@ -42,23 +47,35 @@ class Attention(nn.Module):
         self.bias = LinearBias(recipe.heads) if relative and recipe.positions == "alibi" else None
         scale_projections(self.project_in, 2 * recipe.width, recipe)
 
+    def drop_replaced(self) -> None:
+        """Leaves out projections that the variant has itself: after all was drawn, so that no other draw moves."""
+        if self.variant.owns_projections:
+            self.project_in, self.project_out = nn.Identity(), nn.Identity()
+
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         query, key, value = self._heads(x, 0)
-        # a variant decides itself what it accumulates in; autocast would cast its float32 scores back down
-        with torch.autocast(x.device.type, enabled=False):
-            output = self.variant(query, key, value, mask)
+        with self._autocast(x):
+            output = self.variant(query, key, value, mask, x)
         return self._joined(output)
 
     def step(self, x: Tensor, state: Any, seen: int) -> tuple[Tensor, Any]:
         """One more position of each sequence, (batch, 1, width), with what the variant keeps of the `seen` before."""
         query, key, value = self._heads(x, seen)
-        with torch.autocast(x.device.type, enabled=False):
-            output, state = self.variant.step(query, key, value, state)
+        with self._autocast(x):
+            output, state = self.variant.step_with(query, key, value, state, x)
         return self._joined(output), state
+
+    def _autocast(self, x: Tensor) -> torch.autocast:
+        # a variant decides itself what it accumulates in; autocast would cast its float32 scores back down
+        device = x.device.type
+        return torch.autocast(device, enabled=self.variant.owns_projections and torch.is_autocast_enabled(device))
 
     def _heads(self, x: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value, each (batch, heads, length, head_dim), with positions from `first` on."""
         batch, length, width = x.shape
+        if self.variant.owns_projections:
+            states = x.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            return states, states, states
         # One product for all three projections, as fast implementations do; its parameters are those of three.
         joined: Tensor = self.project_in(x).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = joined.permute(2, 0, 3, 1, 4)
@@ -67,10 +84,8 @@ class Attention(nn.Module):
         return (query, key, value) if self.bias is None else self.bias.widened(query, key, value, first)
 
     def _joined(self, output: Tensor) -> Tensor:
-        batch, heads, length, _ = output.shape
         # without the dimensions of a bias, which hold zeros
-        own = output[..., : self.project_out.in_features // heads]
-        joined: Tensor = self.project_out(own.transpose(1, 2).reshape(batch, length, self.project_out.in_features))
+        joined: Tensor = self.project_out(output[..., : self.width // self.heads].transpose(1, 2).flatten(2))
         return joined
 
 
@@ -80,6 +95,32 @@ def scale_projections(projection: nn.Linear, rows: int, recipe: Recipe) -> None:
         with torch.no_grad():
             projection.weight[:rows] *= recipe.query_key_scale
             projection.bias[:rows] *= recipe.query_key_scale
+
+
+def added_parameters(width: int, variant: Variant, before: nn.Module | None = None) -> int:
+    """Trainable parameters that a variant and its sublayer bring to a layer, less the projections that it replaces."""
+    own = [*variant.parameters(), *(before.parameters() if before else ())]
+    return _count(own) - (4 * width * (width + 1) if variant.owns_projections else 0)
+
+
+def parameters_with_projections(variants: Iterable[Variant]) -> int:
+    """Trainable parameters of those that have projections of their own."""
+    return sum(_count(variant.parameters()) for variant in variants if variant.owns_projections)
+
+
+def feed_forward_units(recipe: Recipe, added: int, matched: bool) -> int:
+    """Hidden units of a layer's feed-forward: where parameters are `matched`, fewer by as many as `added` needs.
+
+    Raises Unsupported where the feed-forward has not so many.
+    """
+    # a unit has a weight to and from each number of the width, and a bias
+    units = recipe.feed_forward - (round(added / (2 * recipe.width + 1)) if matched else 0)
+    if units < 1:
+        raise Unsupported(
+            f"its layer has {added:,} more parameters than that of softmax, and a feed-forward of "
+            f"{recipe.feed_forward:,} units cannot give up so many; leave out `matched`, or choose another preset"
+        )
+    return units
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +143,11 @@ class TransformerBlock(nn.Module):
         self.before = before
         self.attention_norm = nn.LayerNorm(recipe.width)
         self.attention = Attention(variant, recipe, relative=relative)
+        self.attention.drop_replaced()
         self.feed_forward_norm = nn.LayerNorm(recipe.width)
+        units = feed_forward_units(recipe, added_parameters(recipe.width, variant, before), variant.matches_parameters)
         self.feed_forward = nn.Sequential(
-            nn.Linear(recipe.width, recipe.feed_forward),
-            nn.GELU(),
-            nn.Dropout(recipe.dropout),
-            nn.Linear(recipe.feed_forward, recipe.width),
+            nn.Linear(recipe.width, units), nn.GELU(), nn.Dropout(recipe.dropout), nn.Linear(units, recipe.width)
         )
         self.dropout = nn.Dropout(recipe.dropout)
 
@@ -158,10 +198,10 @@ class Model(nn.Module):
             variant.after_step()
 
     def parameter_counts(self) -> tuple[int, int]:
-        """Trainable parameters of the whole model, and of them those that the variants bring."""
-        own = [parameter for variant in self.variants for parameter in variant.parameters()]
-        own += [parameter for name, parameter in self.named_parameters() if "before" in name.split(".")]
-        return _count(list(self.parameters())), _count(own)
+        """Trainable parameters of the whole model, and those that variants add, less what they replace."""
+        blocks = [module for module in self.modules() if isinstance(module, TransformerBlock)]
+        added = [added_parameters(self.recipe.width, block.attention.variant, block.before) for block in blocks]
+        return _count(self.parameters()), sum(added)
 
 
 def build_variants(
@@ -200,6 +240,7 @@ def attention_shape(problem: Problem, recipe: Recipe, layer: int, device: str) -
     return AttentionShape(
         heads=recipe.heads,
         head_dim=recipe.head_dim + ALIBI_DIMENSIONS * biased,
+        hidden_width=recipe.width,
         max_length=longest_sequence(problem, recipe),
         causal=problem.causal,
         padding=problem.padded,
@@ -221,7 +262,7 @@ def longest_sequence(problem: Problem, recipe: Recipe) -> int:
     return recipe.length + (isinstance(problem, Classification) and recipe.pooling == "cls")
 
 
-def _count(parameters: list[nn.Parameter]) -> int:
+def _count(parameters: Iterable[nn.Parameter]) -> int:
     return sum(p.numel() for p in parameters if p.requires_grad)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...variants.contract import Mask, Variant
 from .beam_search import Hypothesis, Step, beam_search, greedy_search
 from .blocks import BlockState
-from .encoder_decoder import Layer, Memory, Transformer
+from .encoder_decoder import Memory, Transformer, TranslationLayer
 
 EXTRA_TOKENS = 50
 """A translation of a sentence is at most so much longer, in subwords (Vaswani et al. 2017, section 6.1)."""
@@ -55,11 +55,12 @@ def asks_alone(variant: Variant) -> bool:
     like = next(variant.parameters(), torch.empty(0, device=shape.device))
     random = torch.Generator().manual_seed(0)
     drawn = torch.randn(1, shape.heads, 12, shape.head_dim, generator=random).to(like.device)
+    hidden = torch.randn(1, 4, shape.hidden_width, generator=random).to(like.device)
     query, key, value = drawn[:, :, :4], drawn[:, :, 4:8], drawn[:, :, 8:]
     training = variant.training
     variant.eval()
-    whole = variant(query, key, value, Mask())[:, :, -1:]
-    alone = variant(query[:, :, -1:], key, value, Mask())
+    whole = variant(query, key, value, Mask(), hidden)[:, :, -1:]
+    alone = variant(query[:, :, -1:], key, value, Mask(), hidden[:, -1:])
     variant.train(training)
     return torch.allclose(whole, alone, atol=1e-4, rtol=1e-3)
 
@@ -68,7 +69,9 @@ def start(model: Transformer, memory: Memory) -> Cached | Recomputed:
     """The state before the first token; cached wherever the variant under test can."""
     if not can_cache(model):
         return uncached(memory)
-    crosses = [layer.cross for layer in model.decoder if isinstance(layer, Layer) and layer.cross is not None]
+    crosses = [
+        layer.cross for layer in model.decoder if isinstance(layer, TranslationLayer) and layer.cross is not None
+    ]
     return Cached(
         blocks=(BlockState(),) * len(crosses),
         remembered=tuple(cross.remember(memory) for cross in crosses),
@@ -106,7 +109,7 @@ def advanced(model: Transformer, tokens: Tensor, state: Cached) -> tuple[Tensor,
     x = model.embed(tokens[:, None], state.seen)
     blocks = []
     for layer, block, remembered in zip(model.decoder, state.blocks, state.remembered, strict=True):
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, TranslationLayer)
         x, block = layer.step(x, block, state.seen, remembered, state.valid)
         blocks.append(block)
     return model.logits(x)[:, 0], replace(state, blocks=tuple(blocks), seen=state.seen + 1)

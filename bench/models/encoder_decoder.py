@@ -20,7 +20,15 @@ from ..core.errors import Unsupported
 from ..core.hashing import axis_seed
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
-from .blocks import Attention, BlockState, BuildVariant, Model, scale_projections
+from .blocks import (
+    Attention,
+    BlockState,
+    BuildVariant,
+    Model,
+    added_parameters,
+    feed_forward_units,
+    scale_projections,
+)
 from .positions import check_positions, position_table
 
 
@@ -54,7 +62,7 @@ class CrossAttention(nn.Module):
         batch, length, width = x.shape
         query = self.project_query(x).view(batch, length, self.heads, width // self.heads).transpose(1, 2)
         with torch.autocast(x.device.type, enabled=False):
-            output = self.variant(query, *remembered, Mask(valid))
+            output = self.variant(query, *remembered, Mask(valid), x)
         joined: Tensor = self.project_out(output.transpose(1, 2).reshape(batch, length, width))
         return joined
 
@@ -78,7 +86,7 @@ class Sublayer(nn.Module):
         return normed
 
 
-class Layer(nn.Module):
+class TranslationLayer(nn.Module):
     """One layer of the encoder or, with cross attention, of the decoder; a variant may bring a sublayer of its own."""
 
     def __init__(
@@ -90,13 +98,18 @@ class Layer(nn.Module):
         self.around_attention = Sublayer(recipe)
         self.cross = cross
         self.around_cross = Sublayer(recipe) if cross is not None else None
+        tested = [attention.variant, *([] if cross is None else [cross.variant])]
+        matched = any(variant.matches_parameters for variant in tested)
+        units = feed_forward_units(recipe, self.added_parameters(recipe.width), matched)
         self.feed_forward = nn.Sequential(
-            nn.Linear(recipe.width, recipe.feed_forward),
-            nn.ReLU(),
-            nn.Dropout(recipe.dropout),
-            nn.Linear(recipe.feed_forward, recipe.width),
+            nn.Linear(recipe.width, units), nn.ReLU(), nn.Dropout(recipe.dropout), nn.Linear(units, recipe.width)
         )
         self.around_feed_forward = Sublayer(recipe)
+
+    def added_parameters(self, width: int) -> int:
+        """As the function of this name, of attention and cross attention; softmax adds none."""
+        crossing = 0 if self.cross is None else added_parameters(width, self.cross.variant)
+        return added_parameters(width, self.attention.variant, self.before) + crossing
 
     def forward(
         self,
@@ -169,10 +182,11 @@ class Transformer(Model):
             self.positions = position_table(recipe, recipe.length)
             self.dropout = nn.Dropout(recipe.dropout)
             self.encoder = nn.ModuleList(
-                Layer(Attention(variant, recipe), before, None, recipe) for variant, before in brought["encoder"]
+                TranslationLayer(Attention(variant, recipe), before, None, recipe)
+                for variant, before in brought["encoder"]
             )
             self.decoder = nn.ModuleList(
-                Layer(Attention(variant, recipe), before, CrossAttention(crossing, width, heads), recipe)
+                TranslationLayer(Attention(variant, recipe), before, CrossAttention(crossing, width, heads), recipe)
                 for (variant, before), (crossing, _) in zip(brought["decoder"], brought["cross"], strict=True)
             )
             self.encoder_norm, self.decoder_norm = (
@@ -180,7 +194,9 @@ class Transformer(Model):
             )
             for layer in self.layers():
                 _xavier(layer)
+                assert isinstance(layer.attention.project_in, nn.Linear)
                 scale_projections(layer.attention.project_in, 2 * width, recipe)
+                layer.attention.drop_replaced()
                 if layer.cross is not None:
                     scale_projections(layer.cross.project_query, width, recipe)
                     scale_projections(layer.cross.project_memory, width, recipe)
@@ -200,9 +216,9 @@ class Transformer(Model):
                 raise Unsupported(f"{kind} attention: {error}") from None
             return variant, None if kind == "cross" else variant.pre_layer(self.recipe.width)
 
-    def layers(self) -> Iterator[Layer]:
+    def layers(self) -> Iterator[TranslationLayer]:
         for layer in [*self.encoder, *self.decoder]:
-            assert isinstance(layer, Layer)
+            assert isinstance(layer, TranslationLayer)
             yield layer
 
     def kinds(self) -> dict[str, list[Variant]]:
@@ -243,7 +259,7 @@ class Transformer(Model):
         """Logits of all outputs at once, from decoder inputs (batch, targets); valid: (batch, targets)."""
         x = self.embed(inputs)
         for layer in self.decoder:
-            assert isinstance(layer, Layer) and layer.cross is not None
+            assert isinstance(layer, TranslationLayer) and layer.cross is not None
             x = layer(x, Mask(valid, causal=True), layer.cross.remember(memory), memory.valid)
         return self.logits(x)
 
@@ -267,11 +283,9 @@ class Transformer(Model):
         return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, label_smoothing=smoothing)
 
     def parameter_counts(self) -> tuple[int, int]:
-        """Trainable parameters of the whole model, and of them those that the variants under test bring."""
-        own = [parameter for variant in self.variants for parameter in variant.parameters()]
-        own += [p for layer in self.layers() if layer.before is not None for p in layer.before.parameters()]
-        whole, extra = (sum(p.numel() for p in each if p.requires_grad) for each in (list(self.parameters()), own))
-        return whole, extra
+        """As of every model; variants that are not under test are softmax, and add nothing."""
+        whole = sum(p.numel() for p in self.parameters() if p.requires_grad)
+        return whole, sum(layer.added_parameters(self.recipe.width) for layer in self.layers())
 
 
 def attention_shape(recipe: TranslationRecipe, kind: str, layer: int, device: str) -> AttentionShape:
@@ -292,12 +306,12 @@ def attention_shape(recipe: TranslationRecipe, kind: str, layer: int, device: st
     )
 
 
-def _xavier(layer: Layer) -> None:
+def _xavier(layer: TranslationLayer) -> None:
     """Vaswani's uniform initialisation for the shared maps, drawn in a fixed order; what a variant brings stays."""
-    maps = [layer.attention.project_in, layer.attention.project_out]
+    maps: list[nn.Module] = [layer.attention.project_in, layer.attention.project_out]
     if layer.cross is not None:
         maps += [layer.cross.project_query, layer.cross.project_memory, layer.cross.project_out]
-    for each in [*maps, *(part for part in layer.feed_forward if isinstance(part, nn.Linear))]:
+    for each in (part for part in [*maps, *layer.feed_forward] if isinstance(part, nn.Linear)):
         # a fused map is initialised as the square maps that it holds
         squares = each.out_features // each.in_features if each in maps else 1
         for square in each.weight.chunk(squares):

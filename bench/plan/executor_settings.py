@@ -105,8 +105,6 @@ class ExecutorSettings:
 
     def changed(self, name: str | None, jobs: int | None, options: Mapping[str, Any] | None) -> ExecutorSettings:
         """These settings, with what a command line says in their place; another executor starts without options."""
-        if name is None and jobs is None and not options:
-            return self
         kept = msgspec.structs.asdict(self.options) if name in (None, self.name) else {}
         kept = {key: value for key, value in kept.items() if value is not None}
         given = _nested(options or {})
@@ -165,7 +163,12 @@ def _decoded(name: str, options: dict[str, Any]) -> LocalOptions | SlurmOptions 
     for option in options:
         if option not in known:
             listed = ", ".join(known) or "none"
-            raise SelectionError(f"executor {name} has no option {option!r}{nearest(option, known)}; known: {listed}")
+            # the word may be known elsewhere: to another executor, or to sbatch
+            others = [f"--executor {each}" for each in OPTIONS if option in OPTIONS[each].__struct_fields__]
+            near = f"; add {' or '.join(others)}" if others else nearest(option, known)
+            if "sbatch" in known and option in SBATCH:
+                near = f"; write --executor-option sbatch.{option}=…"
+            raise SelectionError(f"executor {name} has no option {option!r}{near}; known: {listed}")
     sbatch = options.get("sbatch")
     if isinstance(sbatch, dict):
         for entry in sbatch:
@@ -180,6 +183,8 @@ def _decoded(name: str, options: dict[str, Any]) -> LocalOptions | SlurmOptions 
             raise SelectionError(f"executor {name}: expected time of a minute or more")
     except msgspec.ValidationError as error:
         option = next((each for each in known if f"$.{each}" in str(error)), known[0])
-        got = repr(options.get(option))[:200]
-        raise SelectionError(f"executor {name}: expected {option} to be {EXPECTED[option]}, got {got}") from None
+        got, expected = repr(options.get(option))[:200], EXPECTED[option]
+        if isinstance(sbatch, dict) and option == "sbatch":
+            expected = "a table of words without blanks"
+        raise SelectionError(f"executor {name}: expected {option} to be {expected}, got {got}") from None
     return found

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.cell import Lane
 from ..core.registry import TASKS, VARIANTS, Registry, parameters
 from ..core.spec import Spec
 from ..process.ask import Reporter, Request, ask
-
-if TYPE_CHECKING:
-    from ...tasks.contract import Task
 
 _REGISTRIES = {registry.noun: registry for registry in (VARIANTS, TASKS)}
 
@@ -20,21 +17,19 @@ _REGISTRIES = {registry.noun: registry for registry in (VARIANTS, TASKS)}
 class TaskFacts:
     """Of one task: the names of its lanes, baselines, presets and parameters, and the parts of its digest.
 
-    `objective`: the name of its problem's kind, as in `bench/core/protocol.py`.
+    `task`: its Spec with values in the types of the constructor. `objective`: the name of its problem's kind, as in
+    `bench/core/protocol.py`. `only_timed`: it is a sweep, whose lengths belong side by side, and nothing is trained.
     """
 
+    task: Spec
     lanes: tuple[Lane, ...]
     baselines: tuple[str, ...]
     presets: tuple[str, ...]
     parameters: tuple[str, ...]
     objective: str
     version: int
+    only_timed: bool
     suites: tuple[str, ...] = ()
-
-    @property
-    def only_timed(self) -> bool:
-        """Whether it is a sweep: its lengths belong side by side, and nothing is trained."""
-        return self.lanes == ("time",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +63,17 @@ class DescribeTask(Request[TaskFacts]):
     task: Spec
 
     def answer(self, reporter: Reporter) -> TaskFacts:
-        task = TASKS.build(self.task)
+        canonical = TASKS.resolve(self.task)
+        task = TASKS.build(canonical)
         return TaskFacts(
+            task=canonical,
             lanes=tuple(task.lanes),
             baselines=tuple(task.baselines),
             presets=tuple(task.presets()),
             parameters=tuple(parameters(type(task))),
             objective=task.problem().objective,
             version=task.version,
+            only_timed=tuple(task.lanes) == ("time",),
             suites=tuple(task.suites),
         )
 
@@ -87,31 +85,28 @@ class DescribeRecipe(Request[RecipeFacts]):
 
     def answer(self, reporter: Reporter) -> RecipeFacts:
         task = TASKS.build(self.task)
-        wanted = task.recipe(self.preset)
+        plain, wanted = task.recipe(Spec(self.preset.name)), task.recipe(self.preset)
+        rest = {name: value for name, value in self.preset.parameters if name not in ("learning_rates", "tuning_seeds")}
+        presets = []
+        # the preset itself, and with each learning rate in the place of its grid
+        for preset in (
+            self.preset, *(Spec.of(self.preset.name, **rest | {"learning_rate": r}) for r in wanted.learning_rates)
+        ):  # fmt: skip
+            recipe = task.recipe(preset)
+            changed = {name: getattr(recipe, name) for name, _ in preset.parameters}
+            kept = {name: value for name, value in changed.items() if value != getattr(plain, name)}
+            # one rate in the place of a grid is a change, also where the recipe names the same one
+            if "learning_rate" in changed and plain.learning_rates:
+                kept["learning_rate"] = recipe.learning_rate
+            presets.append(Spec.of(preset.name, **kept))
         return RecipeFacts(
-            preset=_canonical(task, self.preset),
+            preset=presets[0],
             length=wanted.length,
             ranked=wanted.ranked,
             setting=asdict(wanted),
-            grid=tuple((rate, _canonical(task, _at_rate(self.preset, rate))) for rate in wanted.learning_rates),
+            grid=tuple(zip(wanted.learning_rates, presets[1:], strict=True)),
             tuning_seeds=wanted.tuning_seeds,
         )
-
-
-def _canonical(task: Task, preset: Spec) -> Spec:
-    plain, wanted = task.recipe(Spec(preset.name)), task.recipe(preset)
-    changed = {name: getattr(wanted, name) for name, _ in preset.parameters}
-    kept = {name: value for name, value in changed.items() if value != getattr(plain, name)}
-    # one rate in the place of a grid is a change, also where the recipe names the same one
-    if "learning_rate" in changed and plain.learning_rates:
-        kept["learning_rate"] = wanted.learning_rate
-    return Spec.of(preset.name, **kept)
-
-
-def _at_rate(preset: Spec, rate: float) -> Spec:
-    """The preset with one learning rate in the place of its grid."""
-    rest = {name: value for name, value in preset.parameters if name not in ("learning_rates", "tuning_seeds")}
-    return Spec.of(preset.name, **rest | {"learning_rate": rate})
 
 
 def resolve(registry: Registry, spec: Spec) -> Spec:

@@ -38,12 +38,17 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 _NATIVE = (".cpp", ".h")
 
+_OURS = (PACKAGE / "variants", PACKAGE / "tasks")
+
 _KERNELS = PACKAGE / "variants" / "kernels"
 # by kind of device, the kernels that never run there
 _OF_OTHER_DEVICES = {"cpu": _KERNELS / "triton", "cuda": _KERNELS / "cpu"}
 
 # shared by all variants: what they mean is guarded by the versions of objectives, not by the variants' hashes
-_CONTRACTS = frozenset(PACKAGE / "variants" / name for name in ("__init__.py", "contract.py", "mask.py", "padding.py"))
+_CONTRACTS = frozenset(
+    PACKAGE / "variants" / f"{name}.py"
+    for name in ("__init__", "contract", "mask", "padding", "products", "shape", "variant")
+)
 
 
 def digest_of_cell(cell: Cell, data: Provenance | None, device: str) -> str:
@@ -73,9 +78,13 @@ def variant_hash(cell: Cell, device: str) -> str:
     names = [cell.variant.name] if cell.lane != "baseline" else []
     if cell.lane == "time" or cell.variant.name == BASELINE_WITH_A_MODEL:
         names.append(REFERENCE)
-    is_interpreted = device == "cpu" and cell.variant.get("impl") == "triton"
+    asked = [each.get("impl") for each in cell.variant.variants]
+    is_interpreted = device == "cpu" and "triton" in asked
     left_out = None if is_interpreted else _OF_OTHER_DEVICES.get(device)
-    return content_hash([_hash_of(VARIANTS.source(name), left_out) for name in names], DIGITS)
+    sources = {source: False for name in names for source in VARIANTS.sources(name)}
+    # of a file that is named, those beside it that it imports count too
+    sources |= {file: True for name in names for file in VARIANTS.named_files(name)}
+    return content_hash([_hash_of(source, left_out, beside) for source, beside in sources.items()], DIGITS)
 
 
 def token_hash(files: Iterable[Path]) -> str:
@@ -88,17 +97,22 @@ def token_hash(files: Iterable[Path]) -> str:
 
 
 @cache
-def _hash_of(source: Path | None, left_out: Path | None) -> str:
+def _hash_of(source: Path | None, left_out: Path | None, beside: bool = False) -> str:
     if source is None:
         return token_hash([])
     source = source.resolve()
-    return token_hash(closure(source, _root(source), left_out) - _CONTRACTS)
+    # the folder whose files count as one piece of work: our `variants` or `tasks`, or a stranger's top package
+    root = next((ours for ours in _OURS if source.is_relative_to(ours)), source.parent)
+    while root not in _OURS and (root / "__init__.py").is_file() and (root.parent / "__init__.py").is_file():
+        root = root.parent
+    return token_hash(closure(source, root, left_out, beside) - _CONTRACTS)
 
 
-def closure(source: Path, root: Path, left_out: Path | None = None) -> set[Path]:
+def closure(source: Path, root: Path, left_out: Path | None = None, beside: bool = False) -> set[Path]:
     """`source` and all files that it imports or includes, directly or not, from the package `root` or from ours.
 
-    Files in the folder `left_out` are none of them, and what they import is not followed.
+    `beside`: from the folder `root` too, where it is no package. Files in the folder `left_out` are none of them, and
+    what they import is not followed.
     """
     found: set[Path] = set()
     waiting = [source]
@@ -106,7 +120,12 @@ def closure(source: Path, root: Path, left_out: Path | None = None) -> set[Path]
         file = waiting.pop()
         if file not in found and not (left_out and file.is_relative_to(left_out)):
             found.add(file)
-            waiting += _included(file) if file.suffix in _NATIVE else _imported(file, root)
+            if file.suffix in _NATIVE:
+                text = file.read_text(encoding="utf-8", errors="replace")
+                included = re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)
+                waiting += [(file.parent / name).resolve() for name in included if (file.parent / name).is_file()]
+            else:
+                waiting += _imported(file, root, beside)
             # A C++ file is built together with the header or source of its own name.
             waiting += [twin for twin in map(file.with_suffix, _NATIVE) if twin.is_file()]
     return found
@@ -159,57 +178,37 @@ def native_without_comments(text: str) -> str:
     return "\n".join(line for line in lines if line and not line.startswith('#include "'))
 
 
-def _imported(file: Path, root: Path) -> Iterator[Path]:
+def _imported(file: Path, root: Path, beside: bool) -> Iterator[Path]:
+    """The files that a module imports from the package `root`, from our variants and tasks, or `beside` it."""
     try:
         tree = ast.parse(file.read_bytes())
     except UNREADABLE:
         return
+    asked: list[tuple[int, str, list[str]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _files(_absolute(alias.name, root), [])
+            asked += [(0, alias.name, []) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names = [alias.name for alias in node.names]
-            if not node.level:
-                yield from _files(_absolute(node.module or "", root), names)
+            asked.append((node.level, node.module or "", [alias.name for alias in node.names]))
+    for level, module, names in asked:
+        top, *rest = module.split(".")
+        if level:
+            base = file.parents[level - 1] if level <= len(file.parents) else file.parent
+            if not base.is_relative_to(root):
                 continue
-            folder = file.parents[node.level - 1] if node.level <= len(file.parents) else file.parent
-            if folder.is_relative_to(root):
-                yield from _files(folder.joinpath(*(node.module or "").split(".")), names)
-
-
-def _included(file: Path) -> Iterator[Path]:
-    for name in re.findall(r'^#include "([^"]+)"', file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
-        if (file.parent / name).is_file():
-            yield (file.parent / name).resolve()
-
-
-def _absolute(module: str, root: Path) -> Path | None:
-    """Where `module` would be in the package `root`, or among our variants and tasks; None for any other."""
-    top, *rest = module.split(".")
-    if top == root.name:
-        return root.joinpath(*rest)
-    return PACKAGE.joinpath(*rest) if top == "attnbench" and rest and rest[0] in ("variants", "tasks") else None
-
-
-def _files(base: Path | None, names: list[str]) -> Iterator[Path]:
-    if base is None:
-        return
-    for candidate in (base, *(base / name for name in names)):
-        for file in (candidate.with_name(candidate.name + ".py"), candidate / "__init__.py"):
-            if file.is_file():
-                yield file.resolve()
-
-
-def _root(source: Path) -> Path:
-    """The folder whose files count as one piece of work: our `variants` or `tasks`, or a stranger's top package."""
-    for ours in (PACKAGE / "variants", PACKAGE / "tasks"):
-        if source.is_relative_to(ours):
-            return ours
-    folder = source.parent
-    while (folder / "__init__.py").is_file() and (folder.parent / "__init__.py").is_file():
-        folder = folder.parent
-    return folder
+            base = base.joinpath(top, *rest)
+        elif top == root.name:
+            base = root.joinpath(*rest)
+        elif top == "attnbench" and rest and rest[0] in ("variants", "tasks"):
+            base = PACKAGE.joinpath(*rest)
+        elif beside and top != "attnbench":
+            base = root.joinpath(top, *rest)
+        else:
+            continue
+        for candidate in (base, *(base / name for name in names)):
+            for found in (candidate.with_name(candidate.name + ".py"), candidate / "__init__.py"):
+                if found.is_file():
+                    yield found.resolve()
 
 
 @cache

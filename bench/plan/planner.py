@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from statistics import median
@@ -14,11 +14,11 @@ from ..core.cell import FIRST_TUNING_SEED, NO_ATTENTION, REFERENCE, Cell, Lane, 
 from ..core.errors import PluginError, SelectionError
 from ..core.hashing import content_hash
 from ..core.record import Outcome, Provenance, Record, Site
-from ..core.registry import TASKS, VARIANTS, Registry
+from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..store.learning_rates import RateChoice, choose_rate, first_results
 from ..store.store import Store
-from .facts import RecipeFacts, recipe_facts, resolve, task_facts
+from .facts import RecipeFacts, TaskFacts, recipe_facts, resolve, task_facts
 
 DigestOf = Callable[[Cell], str]
 """The digest of a Record that a Cell would yield with the present code and data."""
@@ -127,20 +127,39 @@ def plan(
         raise SelectionError(f"expected a count of seeds of 1 or more, got {seeds}")
     if selection not in get_args(Selection):
         raise SelectionError(f"expected selection to be {' or '.join(get_args(Selection))}, got {selection!r}")
-    specs, notices = _with_reference([_resolved(VARIANTS, spec) for spec in variants])
-    questions = [_question(_resolved(TASKS, task), preset) for task in dict.fromkeys(tasks)]
-    if seeds > FIRST_TUNING_SEED and any(question.recipe.grid for question in questions):
+    resolved = []
+    for spec in variants:
+        try:
+            resolved.append(resolve(VARIANTS, spec))
+        except PluginError:
+            # its Cells are part of the plan, and get their outcome from the run
+            resolved.append(spec)
+    reference, without = Spec(REFERENCE), Spec(NO_ATTENTION)
+    notices = [] if reference in resolved else [f"{REFERENCE} was added: relative figures need it"]
+    specs = list(dict.fromkeys([*([] if reference in resolved else [reference]), *resolved]))
+    facts = [task_facts(task) for task in dict.fromkeys(tasks)]
+    questions = [(task, recipe_facts(task.task, preset)) for task in facts]
+    if seeds > FIRST_TUNING_SEED and any(recipe.grid for _, recipe in questions):
         raise SelectionError(
             f"expected at most {FIRST_TUNING_SEED} seeds with learning_rates, whose choice is made on seeds from "
             f"{FIRST_TUNING_SEED} on, got {seeds:,}"
         )
-    questions = [question for question in questions if has_data(question.task)]
-    if Spec(NO_ATTENTION) not in specs and any(question.takes_no_attention for question in questions):
+    questions = [(task, recipe) for task, recipe in questions if has_data(task.task)]
+    # A preset that is not ranked, such as `smoke`, answers no question to which the model without attention is a scale.
+    scaled = {
+        task.task
+        for task, recipe in questions
+        if recipe.ranked and "train" in task.lanes and task.objective not in IMPOSSIBLE_WITHOUT_ATTENTION
+    }
+    if without not in specs and scaled:
         notices.append(NO_ATTENTION_ADDED)
     history = _History(list(store.records()), site, cell_seconds)
     restored: dict[tuple[object, ...], str] = {}
 
-    def step(cell: Cell) -> Step:
+    def step(task: TaskFacts, recipe: RecipeFacts, variant: Spec, seed: int, lane: Lane) -> Step:
+        cell = Cell(
+            variant=variant, task=task.task, preset=recipe.preset, seed=seed, lane=lane, selection=selection
+        )  # fmt: skip
         record = store.finished(cell, digest_of(cell), site, retry=retry)
         group = None if record is None else history.replaced(record)
         is_first = group is not None and group not in restored
@@ -150,12 +169,10 @@ def plan(
         return Step(cell=cell, state=state, record=record, seconds=history.seconds(cell))
 
     def trials(training: Step, recipe: RecipeFacts) -> list[Step]:
-        """The steps that choose the learning rate of a training, where there is a grid; of one that is done, those run.
+        """The steps that choose the learning rate of a training from a grid; of one that is done, those that were run.
 
         A failed trial is run again only where no trial gave a rate: a choice that was made stays.
         """
-        if not recipe.grid:
-            return []
         choice = stored_choice(training.cell, recipe, history.counted, digest_of)
         again = retry and choice is not None and choice.rate is None
         found = []
@@ -168,86 +185,49 @@ def plan(
             found.append(Step(cell=cell, state=state, record=record, seconds=history.seconds(cell)))
         return found
 
-    singles = [step(cell) for cell in _single_cells(questions, specs, seeds, selection)]
-    by_task = {question.task: question.recipe for question in questions}
-    tuning = {one.cell: trials(one, by_task[one.cell.task]) for one in singles if one.cell.lane == "train"}
-    trial_steps = {trial.cell: trial for found in tuning.values() for trial in found}
-    trial_blocks = {
-        cell: _job("tune", (cell,), site, digest_of) for cell, trial in trial_steps.items() if trial.state == "todo"
-    }
-    steps: list[Step] = [one for one in singles if one.cell.lane == "baseline"]
-    blocks = [_job("baseline", (one.cell,), site, digest_of) for one in steps if one.state == "todo"]
-    steps += trial_steps.values()
-    blocks += trial_blocks.values()
-    for one in singles:
-        if one.cell.lane == "train":
-            steps.append(one)
-            if one.state == "todo":
-                after = tuple(trial_blocks[trial.cell].id for trial in tuning[one.cell] if trial.cell in trial_blocks)
-                blocks.append(_job("train", (one.cell,), site, digest_of, after))
-    for question in (question for question in questions if "time" in question.lanes):
-        timed = _timed([step(question.cell(spec, 0, "time", selection)) for spec in specs])
+    def job(lane: Lane, cells: tuple[Cell, ...], after: tuple[str, ...] = ()) -> PlannedJob:
+        content: list[object] = [site.name, [[cell.key, digest_of(cell)] for cell in cells]]
+        if lane == "time":
+            # it names the rounds that Records share
+            content.append(site.threads)
+        return PlannedJob(id=content_hash(content), lane=lane, cells=cells, after=after)
+
+    steps = [
+        step(task, recipe, Spec(name), 0, "baseline")
+        for task, recipe in questions
+        for name in (task.baselines if "baseline" in task.lanes else ())
+    ]
+    blocks = [job("baseline", (one.cell,)) for one in steps if one.state == "todo"]
+    trainings = [
+        (step(task, recipe, variant, seed, "train"), recipe)
+        for seed in range(seeds)
+        for task, recipe in questions
+        for variant in dict.fromkeys([*specs, *([without] if task.task in scaled else [])])
+        if "train" in task.lanes
+    ]
+    tuning = {one.cell: trials(one, recipe) for one, recipe in trainings if recipe.grid}
+    tried = {trial.cell: trial for found in tuning.values() for trial in found}
+    steps += tried.values()
+    choosing = {cell: job("tune", (cell,)) for cell, trial in tried.items() if trial.state == "todo"}
+    blocks += choosing.values()
+    for one, _ in trainings:
+        steps.append(one)
+        if one.state == "todo":
+            after = (choosing[trial.cell].id for trial in tuning.get(one.cell, ()) if trial.cell in choosing)
+            blocks.append(job("train", (one.cell,), tuple(after)))
+    for task, recipe in questions:
+        timed = [step(task, recipe, spec, 0, "time") for spec in specs] if "time" in task.lanes else []
+        if any(one.state != "done" for one in timed):
+            # the reference is measured with the others
+            timed = [
+                replace(one, state="again") if one.cell.variant == reference and one.state == "done" else one
+                for one in timed
+            ]
+            blocks.append(job("time", tuple(one.cell for one in timed if one.state != "done")))
         steps += timed
-        left = tuple(s.cell for s in timed if s.state != "done")
-        if left:
-            blocks.append(_job("time", left, site, digest_of))
     once = "one cell of each task is measured again, so that boards show the present code"
     notices += [f"{name}: other code of it was measured here last; {once}" for name in dict.fromkeys(restored.values())]
     return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices))
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A task under a preset, both canonical, and its trivial baselines.
-
-    `takes_no_attention`: whether the model without attention is trained too. A preset that is not ranked, such as
-    `smoke`, answers no question to which that would be a scale.
-    """
-
-    task: Spec
-    preset: Spec
-    baselines: tuple[str, ...]
-    lanes: tuple[Lane, ...]
-    recipe: RecipeFacts
-    takes_no_attention: bool
-
-    def cell(self, variant: Spec, seed: int, lane: Lane, selection: Selection) -> Cell:
-        return Cell(
-            variant=variant, task=self.task, preset=self.preset, seed=seed, lane=lane, selection=selection
-        )  # fmt: skip
-
-
-def _question(task: Spec, preset: Spec) -> _Question:
-    facts = task_facts(task)
-    recipe = recipe_facts(task, preset)
-    takes = recipe.ranked and "train" in facts.lanes and facts.objective not in IMPOSSIBLE_WITHOUT_ATTENTION
-    return _Question(task, recipe.preset, facts.baselines, facts.lanes, recipe, takes)
-
-
-def _resolved(registry: Registry, spec: Spec) -> Spec:
-    """The canonical Spec; as it is given where the plugin does not answer, since its Cells are part of the plan."""
-    try:
-        return resolve(registry, spec)
-    except PluginError:
-        return spec
-
-
-def _with_reference(variants: list[Spec]) -> tuple[list[Spec], list[str]]:
-    reference = Spec(REFERENCE)
-    if reference in variants:
-        return list(dict.fromkeys(variants)), []
-    return [reference, *dict.fromkeys(variants)], [f"{REFERENCE} was added: relative figures need it"]
-
-
-def _single_cells(questions: list[_Question], variants: list[Spec], seeds: int, selection: Selection) -> Iterator[Cell]:
-    for question in questions:
-        for name in question.baselines if "baseline" in question.lanes else ():
-            yield question.cell(Spec(name), 0, "baseline", selection)
-    for seed in range(seeds):
-        for question in questions:
-            added = [Spec(NO_ATTENTION)] if question.takes_no_attention else []
-            for variant in dict.fromkeys([*variants, *added]) if "train" in question.lanes else ():
-                yield question.cell(variant, seed, "train", selection)
 
 
 def tuning_cells(cell: Cell, recipe: RecipeFacts) -> dict[float, tuple[Cell, ...]]:
@@ -276,29 +256,6 @@ def stored_choice(cell: Cell, recipe: RecipeFacts, counted: Counted, digest_of: 
     if any(len(records) < recipe.tuning_seeds for records in found.values()):
         return None
     return choose_rate(found)
-
-
-def _timed(steps: list[Step]) -> list[Step]:
-    """The steps of one time job: where any is left, the reference is measured with it."""
-    if all(step.state == "done" for step in steps):
-        return steps
-    reference = Spec(REFERENCE)
-    return [
-        Step(cell=step.cell, state="again", record=step.record, seconds=step.seconds)
-        if step.cell.variant == reference and step.state == "done"
-        else step
-        for step in steps
-    ]
-
-
-def _job(
-    lane: Lane, cells: tuple[Cell, ...], site: Site, digest_of: DigestOf, after: tuple[str, ...] = ()
-) -> PlannedJob:
-    content: list[object] = [site.name, [[cell.key, digest_of(cell)] for cell in cells]]
-    if lane == "time":
-        # it names the rounds that Records share
-        content.append(site.threads)
-    return PlannedJob(id=content_hash(content), lane=lane, cells=cells, after=after)
 
 
 class _History:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from ..core.cell import REFERENCE, Selection
+from ..core.cell import NO_ATTENTION, REFERENCE, Selection
 from ..core.errors import SelectionError
 from ..core.files import read_regular
 from ..core.registry import TASKS, VARIANTS, Registry, nearest
@@ -20,6 +20,7 @@ from .facts import task_facts
 
 FOLDER = Path(__file__).with_name("suites")
 
+LONGEST_PATH = 250
 MOST_SEEDS = 1_000
 MOST_CELLS = 100_000
 LARGEST_FILE = 1_000_000
@@ -105,12 +106,14 @@ def load_suite(name_or_file: str) -> Suite:
 
             is_preset = name_or_file.partition("[")[0] in PRESETS
             other = f": that is a preset; `--preset {name_or_file}` takes it" if is_preset else ""
+            if Path(name_or_file[:LONGEST_PATH]).is_file():
+                raise SelectionError(f"expected a suite as TOML in a FILE.toml, got {name_or_file!r}; rename it")
             near = other or nearest(name_or_file, built_in())
             raise SelectionError(
                 f"no suite named {name_or_file!r}{near}; built in: {', '.join(built_in())}; or name a FILE.toml"
             )
     try:
-        values = tomllib.loads(read_regular(path, LARGEST_FILE).decode("utf-8"))
+        values = tomllib.loads(read_regular(path, LARGEST_FILE).decode("utf-8-sig"))
     except OSError as error:
         raise SelectionError(f"cannot read the suite {path}: {error.strerror or error}") from None
     except RecursionError:
@@ -140,16 +143,24 @@ def suite_with(
     preset: str | Spec | None,
     seeds: int | None,
     selection: str | None,
+    matched: bool = False,
 ) -> Suite:
-    """The named suite with what else is given in its place, or the rest alone; raises SelectionError for too little."""
+    """The named suite with what else is given in its place, or the rest alone; raises SelectionError for too little.
+
+    matched: give every variant a model of the size of the reference's.
+    """
     if suite is None and (variants is None or tasks is None):
         raise SelectionError(
             "expected variants and a task, or a suite; for example: "
             "attnbench run --variants rela,entmax15 --task lra-text"
         )
+    suites = {*built_in()} - {entry.name for entry in TASKS.entries()}
+    for spec in tasks or ():
+        if spec.name in suites:
+            raise SelectionError(f"{spec.name!r} is a suite; `--suite {spec.name}` runs its tasks")
     given = {
         "variants": variants,
-        "tasks": None if tasks is None else tasks_of(tasks),
+        "tasks": tasks,
         "preset": None if preset is None else Spec.parse(str(preset)),
         "seeds": seeds,
         "selection": selection,
@@ -158,16 +169,8 @@ def suite_with(
     # the time of a suite's trainings is that of its own tasks, by its own preset
     if tasks is not None or (preset is not None and str(preset) != str(base.preset)):
         base = replace(base, cell_seconds=None)
-    return replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-
-
-def tasks_of(specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
-    """`specs`; raises SelectionError for the name of a suite that is no task."""
-    suites = {*built_in()} - {entry.name for entry in TASKS.entries()}
-    for spec in specs:
-        if spec.name in suites:
-            raise SelectionError(f"{spec.name!r} is a suite; `--suite {spec.name}` runs its tasks")
-    return specs
+    asked = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    return replace(asked, variants=with_matched_parameters(asked.variants)) if matched else asked
 
 
 def built_in() -> list[str]:
@@ -190,14 +193,33 @@ def _decoded(values: dict[str, Any], where: str) -> _SuiteFile:
 
 
 def _specs(listed: str | list[str], where: str, registry: Registry) -> tuple[Spec, ...]:
-    names = [entry.name for entry in registry.entries()]
     if isinstance(listed, str):
-        return tuple(map(Spec, names))
+        return tuple(Spec(entry.name) for entry in registry.entries())
     specs = tuple(dict.fromkeys(spec for item in listed for spec in parse_selection(item)))
     for spec in specs:
-        if spec.name not in names:
-            raise SelectionError(f"{where}: no {registry.noun} named {spec.name!r}{nearest(spec.name, names)}")
+        try:
+            registry.package(spec.name)
+        except SelectionError as error:
+            raise SelectionError(f"{where}: {error}") from None
     return specs
+
+
+def with_matched_parameters(variants: Sequence[Spec]) -> tuple[Spec, ...]:
+    """`variants`, each in a model of as many parameters as that of the reference, as `matched+NAME` says.
+
+    >>> list(map(str, with_matched_parameters([Spec("softmax"), Spec.parse("gate+rela//softmax")])))
+    ['softmax', 'matched+gate+rela//matched+softmax']
+    """
+    matched = Spec("matched")
+
+    def match(spec: Spec) -> Spec:
+        return spec if matched in spec.wrappers else Spec.wrapped((matched, *spec.wrappers), spec.inner or spec)
+
+    plain = (REFERENCE, NO_ATTENTION)
+    return tuple(
+        spec if spec.name in plain else Spec.pattern([match(layer) for layer in spec.layers or (spec,)])
+        for spec in variants
+    )
 
 
 def with_longest(tasks: Sequence[Spec], memory_bytes: int) -> tuple[Spec, ...]:

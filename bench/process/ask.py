@@ -10,24 +10,35 @@ stream. Answers and failures are kept until `asking` ends, so that one command a
 from __future__ import annotations
 
 import os
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import IO, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
 from ..core import errors
-from ..core.decode import decode_hook, encode_hook
+from ..core.decode import brief, decode_hook, encode_hook
 from ..core.errors import AttnbenchError, PluginError
-from ..core.registry import Registry
-from .child import ChannelError, Child, end_servers
-from .wire import decode_line, encode_order
+from ..core.registry import Registry, import_foreign_plugins_here
+from .child import (
+    MOST_CHARACTERS,
+    ChannelError,
+    Child,
+    decode_line,
+    decode_order,
+    encode_line,
+    encode_order,
+    end_servers,
+)
 
 A = TypeVar("A")
 
-SERVICE = "attnbench.bench.process.service"
+SERVICE = __name__
+"""The module whose `main` answers requests in a child."""
 
 PLUGIN_SECONDS = 60.0
 """How long an answer may take, with the import of torch and of the plugin; `ATTNBENCH_PLUGIN_SECONDS` changes it."""
@@ -97,14 +108,16 @@ def ask(
     reporter: Reporter | None = None,
     patience: float = 1.0,
     most_seconds: float | None = None,
+    apart: bool = False,
 ) -> A:
     """The answer of the plugin `name`. Raises what `answer` raises of AttnbenchError, and PluginError.
 
     `patience`: times the limit of an ordinary question; the limit starts again whenever the plugin reports progress.
     `most_seconds`: the limit is no longer than this, where this is longer than the limit of an ordinary question.
+    `apart`: a child answers also for attnbench's own code, since the question may crash it.
     """
     reporter = reporter or Reporter()
-    is_foreign = registry.is_foreign(name)
+    is_foreign = apart or registry.is_foreign(name)
     if not is_foreign and not _CHILDREN.depth:
         return request.answer(reporter)
     answers, plugin, key = _CHILDREN.answers, (registry.group, name), (registry.group, name, request)
@@ -172,19 +185,23 @@ def _ask_child(registry: Registry, name: str, request: Request[A], reporter: Rep
         reply = _conversation(child, request, reporter, limit)
     except _NoAnswer as problem:
         _CHILDREN.running.pop(package).end(GOODBYE_SECONDS if problem.is_over else 0.0)
-        errors = child.last_errors
-        reason = child.death if problem.is_over else problem.reason + (f"; it last said: {errors}" if errors else "")
+        said = child.last_errors
+        reason = child.death if problem.is_over else problem.reason + (f"; it last said: {said}" if said else "")
         raise PluginError(registry.plugin(name), reason, problem.outcome) from None
     except BaseException:
         # whoever interrupts the answer must not find it under the next question
         _CHILDREN.running.pop(package).end()
         raise
+    if isinstance(reply, Refused) and reply.kind != PluginError.__name__:
+        kind = getattr(errors, reply.kind, None)
+        raise (kind if isinstance(kind, type) and issubclass(kind, AttnbenchError) else AttnbenchError)(reply.message)
     if isinstance(reply, Refused):
-        raise _error(reply, registry.plugin(name))
+        raise PluginError(registry.plugin(name), reply.message)
     if isinstance(reply, Raised):
         raise PluginError(registry.plugin(name), reply.reason)
     try:
-        answer: A = decode_value(reply.value, get_type_hints(type(request).answer)["return"])
+        kind = get_type_hints(type(request).answer)["return"]
+        answer: A = msgspec.msgpack.decode(reply.value, type=kind, dec_hook=decode_hook)
     except (ValueError, RecursionError) as error:
         raise PluginError(registry.plugin(name), f"returned a value of the wrong type: {error}") from None
     return answer
@@ -226,18 +243,30 @@ def _conversation(child: Child, request: Request[Any], reporter: Reporter, limit
             ends = time.monotonic() + limit
 
 
-def _error(reply: Refused, plugin: str) -> AttnbenchError:
-    if reply.kind == PluginError.__name__:
-        return PluginError(plugin, reply.message)
-    kind = getattr(errors, reply.kind, None)
-    if isinstance(kind, type) and issubclass(kind, AttnbenchError):
-        return kind(reply.message)
-    return AttnbenchError(reply.message)
+def main(orders: IO[bytes], channel: IO[bytes]) -> int:
+    """In the child: answers requests to the plugins of one distribution, one after another."""
+    import_foreign_plugins_here()
 
+    def send(reply: Reply) -> None:
+        channel.write(encode_line(reply))
+        channel.flush()
 
-def encode_value(value: object) -> bytes:
-    return msgspec.msgpack.encode(value, enc_hook=encode_hook)
-
-
-def decode_value(value: bytes, kind: Any) -> Any:
-    return msgspec.msgpack.decode(value, type=kind, dec_hook=decode_hook)
+    reporter = Reporter(
+        notice=lambda message: send(Noticed(brief(message, MOST_CHARACTERS))),
+        progress=lambda what, done, total: send(Progressed(brief(what), done, total)),
+    )
+    for line in orders:
+        request = decode_order(line)
+        try:
+            reply: Reply = Answered(msgspec.msgpack.encode(request.answer(reporter), enc_hook=encode_hook))
+        except PluginError as error:
+            reply = Refused(PluginError.__name__, brief(error.reason, MOST_CHARACTERS))
+        except AttnbenchError as error:
+            reply = Refused(type(error).__name__, brief(error, MOST_CHARACTERS))
+        except BaseException as error:
+            # as in the Record of a Cell that crashed: the exception and its innermost frame; the error stream has all
+            traceback.print_exc(file=sys.stderr)
+            where, text = traceback.extract_tb(error.__traceback__)[-1], " ".join(str(error).split())[:500]
+            reply = Raised(f"{type(error).__name__}: {text} ({where.name}, line {where.lineno})")
+        send(reply)
+    return 0

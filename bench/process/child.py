@@ -1,28 +1,41 @@
 """A child process: it gets orders as lines and answers with lines, and what it prints explains its death.
 
 Third-party code runs in children only: a crash, a hang or an exit then costs one Cell or one answer, and not the run.
-Children are forked from a server that has imported torch; see `server.py`.
+Children are forked from a server that has imported torch; see `server.py`. A line is one JSON object, whichever way it
+goes.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import math
 import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import IO, Any
 
-from .supervisor import NUMBER, Start
-from .wire import MOST_LINE_BYTES, encode_line
+import msgspec
+
+from ..core.decode import decode_hook, encode_hook, without_surrogates
+
+MOST_LINE_BYTES = 64 * 2**20
+"""A child that writes a longer line writes nonsense."""
+
+MOST_CHARACTERS = 2_000
+"""Of a message for a person: what compilers and plugins say may have millions."""
 
 ERROR_BYTES = 4096
 """Bytes of the end of the child's error stream that are kept to explain its death."""
@@ -33,9 +46,53 @@ REASON_CHARACTERS = 500
 ENDING_SECONDS = 10.0
 """How long the supervisor may take to end everything that the child has started."""
 
+NUMBER = struct.Struct("i")
+"""What a supervisor writes on its lifeline: first its process id, at the end the exit code of the child."""
 
-def wait_for_any(descriptors: Sequence[int], seconds: float | None) -> list[int]:
-    """Those that can be read, once there is one, or none after `seconds`."""
+
+class Start(msgspec.Struct, frozen=True):
+    """The first order to a child: what it runs, and its variables."""
+
+    target: str
+    environment: dict[str, str]
+
+
+class _Order(msgspec.Struct, frozen=True):
+    """A dataclass by the module and the name of its class."""
+
+    module: str
+    name: str
+    fields: msgspec.Raw
+
+
+def encode_line(message: Any) -> bytes:
+    """One line, its end included; Specs and paths become text."""
+    try:
+        return msgspec.json.encode(message, enc_hook=encode_hook) + b"\n"
+    except UnicodeEncodeError:
+        # a message may name a file whose name is no Unicode
+        return msgspec.json.encode(without_surrogates(msgspec.to_builtins(message, enc_hook=encode_hook))) + b"\n"
+
+
+def decode_line(line: bytes, kind: Any) -> Any:
+    """Raises msgspec.DecodeError, a ValueError or RecursionError for a line that is no `kind`."""
+    return msgspec.json.decode(line, type=kind, dec_hook=decode_hook)
+
+
+def encode_order(order: Any) -> bytes:
+    """What a child is to do: a frozen dataclass at the top level of a module of attnbench."""
+    kind = type(order)
+    return encode_line(_Order(kind.__module__, kind.__qualname__, msgspec.Raw(encode_line(order)[:-1])))
+
+
+def decode_order(line: bytes) -> Any:
+    """In the child, whose parent sent the name of the class."""
+    found = decode_line(line, _Order)
+    return decode_line(found.fields, getattr(importlib.import_module(found.module), found.name))
+
+
+def wait_for_any(descriptors: Iterable[int], seconds: float | None) -> list[int]:
+    """The descriptors that can be read, once there is one; empty after `seconds` without one."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
@@ -46,29 +103,32 @@ class ChannelError(Exception):
     """The child wrote on its channel what no honest one does."""
 
 
-class Child:
+class Child(AbstractContextManager["Child"]):
     """A running child; used in a `with` statement, at whose end it and all that it started are killed.
 
-    `target`: a module with a function `main(orders, channel)`, or a script; see `supervisor.py`.
+    `target`: a module with a function `main(orders, channel)`, or a script; see `server.py`.
     `environment`: variables that are set in it beside those of this process.
     """
 
+    open: set[int]
+    """Descriptors of its streams that have not ended; where one of them is ready, `receive(0)` should be called."""
+
+    has_started = False
+    """Whether the server has forked it; one that died before has nothing to do with what the child was to do."""
+
     def __init__(self, target: str, environment: Mapping[str, str] | None = None):
         self._lines: deque[bytes] = deque()
-        self._begun, self._errors, self._told = bytearray(), b"", b""
+        self._begun, self._errors, self._numbers = bytearray(), b"", b""
         self._channel, its_channel = socket.socketpair()
         self._lifeline, its_lifeline = socket.socketpair()
         reading, its_errors = os.pipe()
         self._error_stream = os.fdopen(reading, "rb", buffering=0)
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         self._ends = self._channel.fileno(), self._lifeline.fileno(), reading
-        takers = (self._take_lines, self._take_numbers, self._take_errors)
-        # what takes the bytes of each that has not come to its end, by descriptor
-        self._open: dict[int, Callable[[bytes], None]] = dict(zip(self._ends, takers, strict=True))
+        self.open = {*self._ends}
         variables = {**os.environ, **(environment or {})}
-        self._server = _server(variables)
         try:
-            self._server.fork([its_channel.fileno(), its_lifeline.fileno(), its_errors, folder])
+            self._server = _fork(variables, [its_channel.fileno(), its_lifeline.fileno(), its_errors, folder])
             self.send(encode_line(Start(target, variables)))
         finally:
             its_channel.close()
@@ -88,28 +148,19 @@ class Child:
         """
         ends = time.monotonic() + seconds
         while not self._lines:
-            if self._ends[0] not in self._open:
+            if self._ends[0] not in self.open:
                 return None
             self._read(max(ends - time.monotonic(), 0.0))
         return self._lines.popleft()
 
     @property
-    def descriptors(self) -> list[int]:
-        """Those of which one is ready when `receive(0)` should be called."""
-        return list(self._open)
-
-    @property
-    def has_started(self) -> bool:
-        """Whether the server has forked it; one that died before has nothing to do with what the child was to do."""
-        return bool(self._told)
-
-    @property
     def exit_code(self) -> int:
         """As of subprocess: the negative number of a signal."""
-        while self._open:
+        while self.open:
             self._read(None)
+        code = self._numbers[NUMBER.size :]
         # a supervisor that was killed has told its own id alone
-        return int(NUMBER.unpack(self._told[NUMBER.size :])[0]) if len(self._told) > NUMBER.size else -signal.SIGKILL
+        return int(NUMBER.unpack(code)[0]) if code else -signal.SIGKILL
 
     @property
     def last_errors(self) -> str:
@@ -131,12 +182,12 @@ class Child:
             # the supervisor ends everything, and answers with the exit code
             self._lifeline.shutdown(socket.SHUT_WR)
         self._wait(ENDING_SECONDS, self._ends[1])
-        if self._ends[1] in self._open and self._told:
+        if self._ends[1] in self.open and self.has_started:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(NUMBER.unpack(self._told[: NUMBER.size])[0], signal.SIGKILL)
+                os.kill(NUMBER.unpack(self._numbers[: NUMBER.size])[0], signal.SIGKILL)
         # its last words are on their way
         self._wait(1.0, self._ends[2])
-        self._open.clear()
+        self.open.clear()
         for stream in (self._channel, self._lifeline, self._error_stream):
             stream.close()
 
@@ -144,7 +195,7 @@ class Child:
         """Until the end of this stream, or for so long."""
         ends = time.monotonic() + seconds
         with contextlib.suppress(TimeoutError, ChannelError):
-            while descriptor in self._open:
+            while descriptor in self.open:
                 self._read(max(ends - time.monotonic(), 0.0))
 
     def _read(self, seconds: float | None) -> None:
@@ -152,7 +203,7 @@ class Child:
 
         All streams are read whichever is waited for: a child that fills a pipe nobody reads waits for ever.
         """
-        ready = wait_for_any(list(self._open), seconds)
+        ready = wait_for_any(self.open, seconds)
         if not ready:
             raise TimeoutError
         for descriptor in ready:
@@ -160,77 +211,49 @@ class Child:
                 chunk = os.read(descriptor, 2**16)
             except OSError:
                 chunk = b""
-            if chunk:
-                self._open[descriptor](chunk)
+            if not chunk:
+                self.open.discard(descriptor)
+            elif descriptor == self._ends[1]:
+                self._numbers += chunk
+                self.has_started = True
+            elif descriptor == self._ends[2]:
+                self._errors = (self._errors + chunk)[-ERROR_BYTES:]
             else:
-                del self._open[descriptor]
-
-    def _take_lines(self, chunk: bytes) -> None:
-        *whole, rest = chunk.split(b"\n")
-        for line in whole:
-            self._lines.append(bytes(self._begun) + line)
-            self._begun.clear()
-        self._begun += rest
-        if len(self._begun) > MOST_LINE_BYTES:
-            raise ChannelError(f"it wrote a line of more than {MOST_LINE_BYTES / 2**20:,.0f} MiB on its channel")
-
-    def _take_numbers(self, chunk: bytes) -> None:
-        self._told += chunk
-
-    def _take_errors(self, chunk: bytes) -> None:
-        self._errors = (self._errors + chunk)[-ERROR_BYTES:]
-
-    def __enter__(self) -> Child:
-        return self
+                *whole, rest = chunk.split(b"\n")
+                for line in whole:
+                    self._lines.append(bytes(self._begun) + line)
+                    self._begun.clear()
+                self._begun += rest
+                if len(self._begun) > MOST_LINE_BYTES:
+                    raise ChannelError(
+                        f"it wrote a line of more than {MOST_LINE_BYTES / 2**20:,.0f} MiB on its channel"
+                    )
 
     def __exit__(self, *_: object) -> None:
         self.end()
 
 
+@dataclass(frozen=True, slots=True)
 class _Server:
-    """The server of one environment."""
+    """The server of one environment; `said`: the file of its error stream."""
 
-    def __init__(self, environment: Mapping[str, str]):
-        self._requests, theirs = socket.socketpair()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
-        # -P: a file beside the person who runs it must not stand in for a module of the same name
-        command = [sys.executable, "-P", "-m", "attnbench.bench.process.server", str(theirs.fileno()), str(os.getpid())]
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                pass_fds=(theirs.fileno(),),
-                env=environment,
-                # Ctrl-C at the terminal is for the process that started it
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
+    process: subprocess.Popen[bytes]
+    requests: socket.socket
+    said: IO[bytes]
 
     @property
     def errors(self) -> bytes:
         """The end of what it wrote, such as why torch cannot be imported."""
-        if self._said.closed:
+        if self.said.closed:
             return b""
-        self._said.seek(max(self._said.seek(0, os.SEEK_END) - ERROR_BYTES, 0))
-        return self._said.read()
-
-    def fork(self, descriptors: list[int]) -> None:
-        # one that has died closes the channel of the child, whose end is seen there
-        with contextlib.suppress(OSError):
-            socket.send_fds(self._requests, [b"f"], descriptors)
+        self.said.seek(max(self.said.seek(0, os.SEEK_END) - ERROR_BYTES, 0))
+        return self.said.read()
 
     def end(self) -> None:
-        self._requests.close()
-        self._process.kill()
-        self._process.wait()
-        self._said.close()
+        self.requests.close()
+        self.process.kill()
+        self.process.wait()
+        self.said.close()
 
 
 READ_AT_USE = ("ATTNBENCH_", "PYTEST_")
@@ -240,17 +263,38 @@ _SERVERS: dict[frozenset[tuple[str, str]], _Server] = {}
 _STARTING = threading.Lock()
 
 
-def _server(environment: Mapping[str, str]) -> _Server:
-    """The server of this environment, started where none lives: libraries read variables when they are imported."""
+def _fork(environment: Mapping[str, str], descriptors: list[int]) -> _Server:
+    """Asks the server of this environment for a child; the letter waits where the server still imports.
+
+    A server is started where none lives: libraries read variables when they are imported.
+    """
     key = frozenset(each for each in environment.items() if not each[0].startswith(READ_AT_USE))
     with _STARTING:
         server = _SERVERS.get(key)
-        if server is not None and not server.is_alive:
+        if server is not None and server.process.poll() is not None:
             server.end()
             server = None
         if server is None:
-            server = _SERVERS[key] = _Server(environment)
-        return server
+            requests, theirs = socket.socketpair()
+            said = tempfile.TemporaryFile()  # noqa: SIM115
+            # -P: a file beside the person who runs it must not stand in for a module of the same name
+            command = (sys.executable, "-P", "-m", "attnbench.bench.process.server", str(theirs.fileno()))
+            with theirs:
+                process = subprocess.Popen(
+                    (*command, str(os.getpid())),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=said,
+                    pass_fds=(theirs.fileno(),),
+                    env=environment,
+                    # Ctrl-C at the terminal is for the process that started it
+                    start_new_session=True,
+                )
+            server = _SERVERS[key] = _Server(process, requests, said)
+    # one that has died closes the channel of the child, whose end is seen there
+    with contextlib.suppress(OSError):
+        socket.send_fds(server.requests, [b"f"], descriptors)
+    return server
 
 
 @atexit.register

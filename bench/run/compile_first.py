@@ -23,12 +23,12 @@ from ..core.errors import AttnbenchError
 from ..core.files import make_private
 from ..core.registry import TASKS
 from ..core.spec import Spec
-from ..gate.cache import verdict_key
-from ..gate.checked_variant import BASE_LENGTH, VariantFactory
+from ..gate.build import verdict_key
+from ..gate.case import BASE_LENGTH
 from ..gate.suite import run_part
+from ..gate.variant import VariantFactory
 from ..models.blocks import attention_shape
-from ..process.child import ChannelError, Child, end_servers
-from ..process.wire import encode_order
+from ..process.child import ChannelError, Child, encode_order, end_servers
 from .context import WorkerContext
 from .events import Alive, CellStarted
 from .job import WORKER, GatePartJob

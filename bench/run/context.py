@@ -17,9 +17,11 @@ from ..core.cell import Cell
 from ..core.errors import AttnbenchError, Unsupported
 from ..core.metrics import Metric
 from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
-from ..core.registry import TASKS
+from ..core.registry import TASKS, VARIANTS
+from ..core.targets import LARGEST_SOURCE
 from ..gate.build import Incorrect
 from ..measure.machine import describe, device_name
+from ..models.blocks import parameters_with_projections
 from ..store.store import Store
 from ..train.objectives.objective import Evaluation
 from .events import Alive, Event, OnEvent
@@ -51,11 +53,8 @@ class WorkerContext:
         self.machine = describe(self.device)
         self.device_name = device_name(self.device)
 
-    def open(self, cell: Cell) -> RecordBuilder:
-        return RecordBuilder(context=self, cell=cell, begun=Begun.now())
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class RecordBuilder:
     """One Cell being worked on: its task, its data, what was measured so far, and in the end its Record.
 
@@ -64,7 +63,7 @@ class RecordBuilder:
 
     context: WorkerContext
     cell: Cell
-    begun: Begun
+    begun: Begun = field(default_factory=Begun.now)
     recipe: Recipe | None = None
     metric: Metric | None = None
     data: Provenance | None = None
@@ -99,6 +98,14 @@ class RecordBuilder:
         self.artifacts["predictions"] = self.context.store.put_artifact(file.getvalue(), ".npz")
 
     def record(self, outcome: Outcome, reason: str = "") -> Record:
+        setting = asdict(self.recipe) if self.recipe else {}
+        if self.context.device.type == "cuda":
+            # these decide over digits and speed of float32 products on a GPU: TF32 or not
+            convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "highest"
+            setting |= {
+                "float32_products": torch.get_float32_matmul_precision(),
+                "float32_convolutions": convolutions,
+            }
         return Record.of(
             self.cell,
             outcome,
@@ -110,21 +117,25 @@ class RecordBuilder:
             digest=self.context.digests[self.cell.key],
             block=self.context.block,
             metric=self.metric if self.cell.lane != "time" else None,
-            setting=(asdict(self.recipe) if self.recipe else {}) | self._numerics(),
+            setting=setting,
             absent=self.absent,
             implementation=self.implementation,
-            artifacts=self.artifacts,
+            artifacts=self.artifacts | self._sources(),
             executor=self.context.executor,
             node=self.context.node,
             device=self.context.device_name,
         )
 
-    def _numerics(self) -> dict[str, str]:
-        """Settings of the process that decide over digits and speed of float32 products on a GPU: TF32 or not."""
-        if self.context.device.type != "cuda":
-            return {}
-        convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "highest"
-        return {"float32_products": torch.get_float32_matmul_precision(), "float32_convolutions": convolutions}
+    def _sources(self) -> dict[str, str]:
+        """The text of files that the cell names, which nobody else may have."""
+        cell = self.cell
+        files = [] if cell.lane == "baseline" else VARIANTS.named_files(cell.variant.name)
+        files += TASKS.named_files(cell.task.name)
+        return {
+            f"source-{file.name}": self.context.store.put_artifact(file.read_bytes(), ".py")
+            for file in files
+            if file.stat().st_size <= LARGEST_SOURCE
+        }
 
     def failure(self, error: Exception) -> Record:
         """The Record of a Cell that `error` ended; errors that the person who runs it must cure are raised again."""
@@ -147,6 +158,12 @@ class RecordBuilder:
 def implementation_of(variants: Iterable[Variant]) -> str:
     """Which code the last forward of a model's layers went through."""
     return "+".join(sorted({variant.implementation for variant in variants}))
+
+
+def own_projections(variants: Iterable[Variant]) -> list[Measurement]:
+    """The parameters of layers with projections of their own; of a model without such layers nothing is said."""
+    count = parameters_with_projections(variants)
+    return [Measurement.of("own_projections", count)] if count else []
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -7,7 +7,6 @@ from 1, softmax, to that of the target. Every result is a Record of the train la
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import time
@@ -24,6 +23,7 @@ from ...tasks.data.data import place
 from ...variants.contract import Mask, Variant
 from ..core.cell import REFERENCE, Cell
 from ..core.errors import DataError, SelectionError
+from ..core.files import read_regular
 from ..core.hashing import content_hash
 from ..core.metrics import METRICS
 from ..core.protocol import LANE_VERSIONS
@@ -32,13 +32,13 @@ from ..core.spec import Spec
 from ..measure.machine import describe
 from ..plan.fingerprint import variant_hash
 from ..store.store import Store
+from .pretrained import load_checkpoint, sha256_of, try_checkpoint
 
 TASK = "convert"
 VERSION = 1
 """Of what is measured here; raise it when its numbers change."""
 
 MOST_TEXT = 2**28
-MOST_CONFIG = 2**20
 ZERO_WINDOWS = 4
 """Windows in which zeros are counted."""
 
@@ -70,32 +70,6 @@ class ConvertSetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """A model in memory, how it reads text, and the hashes of its files. `tokenizer` None: ids are bytes."""
-
-    model: nn.Module
-    tokenizer: Any
-    files: dict[str, str]
-
-    @property
-    def name(self) -> str:
-        return content_hash(self.files, 10)
-
-    def ids(self, text: bytes) -> Tensor:
-        if self.tokenizer is None:
-            return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-        found = self.tokenizer(text.decode(errors="replace"), add_special_tokens=False, verbose=False)["input_ids"]
-        return torch.tensor(found, dtype=torch.long)
-
-    def characters(self, ids: Tensor) -> int:
-        """Characters that these ids spell."""
-        if self.tokenizer is None:
-            # bytes that continue a character of UTF-8 begin none
-            return int(((ids & 0xC0) != 0x80).sum())
-        return len(self.tokenizer.decode(ids))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
     """Bits, characters and predicted tokens of each window, float64 (windows,)."""
 
@@ -111,46 +85,6 @@ class Evaluated:
     def perplexity(self) -> float:
         bits = float(self.bits.sum() / self.tokens.sum())
         return 2.0**bits if bits < 1024 else math.inf
-
-
-def load_checkpoint(path: Path) -> Checkpoint:
-    """The causal language model that `save_pretrained` wrote to the folder `path`.
-
-    Nothing is downloaded, and nothing of the folder is executed: weights are safetensors alone, code that a
-    configuration names is refused, and so are kernels and quantisation, which would import other packages. Without a
-    tokenizer.json ids are bytes. Raises DataError for anything else.
-    """
-    if not path.is_dir():
-        raise DataError(f"expected a folder that save_pretrained wrote, got {path}; nothing is downloaded")
-    config_file = path / "config.json"
-    if not config_file.is_file() or config_file.stat().st_size > MOST_CONFIG:
-        raise DataError(f"expected a config.json of at most 1 MiB in {path}")
-    weights = sorted(path.glob("*.safetensors"))
-    if not weights:
-        raise DataError(f"expected weights as safetensors in {path}; save the model again with save_pretrained")
-    try:
-        from safetensors import SafetensorError
-        from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
-    except ImportError as error:
-        raise DataError("converting needs transformers; pip install 'attnbench[transformers]'") from error
-    local = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        config = AutoConfig.from_pretrained(path, **local)
-        if getattr(config, "auto_map", None) or getattr(config, "quantization_config", None):
-            raise DataError(f"{config_file} names code or a quantisation; a plain checkpoint of transformers is needed")
-        # named, since a configuration may ask for a kernel that would be fetched
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            path, config=config, use_safetensors=True, attn_implementation="eager", dtype=torch.float32, **local
-        )
-        vocabulary = path / "tokenizer.json"
-        of_file: Any = PreTrainedTokenizerFast
-        tokenizer = of_file(tokenizer_file=str(vocabulary)) if vocabulary.is_file() else None
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise DataError(f"cannot load {path}: {' '.join(str(error).split())[:300]}") from error
-    if tokenizer is None and model.config.vocab_size < 256:
-        raise DataError(f"{path} has no tokenizer.json, and {model.config.vocab_size} ids are too few for bytes")
-    files = {file.name: _sha256(file) for file in (config_file, *weights)}
-    return Checkpoint(model=model.eval(), tokenizer=tokenizer, files=files)
 
 
 def alpha_of(selection: str) -> float | None:
@@ -186,15 +120,15 @@ class _Converter:
         self, path: Path, text: Path, setting: ConvertSetting, store: Store, device: torch.device,
         say: Callable[[str], None],
     ):  # fmt: skip
-        if setting.alphas < 2 or not setting.temperatures or min(setting.temperatures) <= 0:
+        if setting.alphas < 2 or not setting.temperatures or not all(0 < t < math.inf for t in setting.temperatures):
             raise SelectionError("expected at least 2 alphas, and temperatures above 0")
         try:
-            size = text.stat().st_size
-            content = text.read_bytes() if size <= MOST_TEXT else b""
+            content = read_regular(text, MOST_TEXT)
         except OSError as error:
-            raise DataError(f"cannot read {text}: {error.strerror or error}") from error
+            raise DataError(f"cannot read {text}: {error.strerror or error}; name a text with --text") from error
         if not content:
-            raise DataError(f"expected a text of 1 byte to 256 MiB in {text}, got {size} bytes")
+            raise DataError(f"expected a text of 1 byte to 256 MiB in {text}, got 0 bytes")
+        try_checkpoint(path)
         self.checkpoint = load_checkpoint(path)
         self.model = self.checkpoint.model.to(device)
         self.first = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
@@ -217,7 +151,7 @@ class _Converter:
         self.data = Provenance(
             source=f"{text.name}, read by a checkpoint",
             fidelity="official",
-            files={text.name: _sha256(text), **self.checkpoint.files},
+            files={text.name: sha256_of(text), **self.checkpoint.files},
             counts={"train": len(self.train)} | {name: len(split) for name, split in self.splits.items()},
         )
 
@@ -415,8 +349,3 @@ def _spaced(windows: Tensor, most: int) -> Tensor:
     if len(windows) <= most:
         return windows
     return windows[torch.linspace(0, len(windows) - 1, most).long()]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

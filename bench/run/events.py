@@ -1,4 +1,4 @@
-"""Events: what a worker tells its parent while it runs, one JSON object a line.
+"""Events: what a worker tells its parent while it runs, one JSON object a line; and who listens to a run.
 
 A worker encodes them, the parent decodes them into the same types, and whoever shows a run reads fields instead of
 dictionaries. Job files of clusters hold the same lines.
@@ -6,16 +6,23 @@ dictionaries. Job files of clusters hold the same lines.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import msgspec
 
 from ..core.bounds import Count, Name, Text
 from ..core.decode import brief
 from ..core.errors import StoreError
-from ..core.record import Machine, Record
-from ..process.wire import MOST_CHARACTERS, decode_line, encode_line
+from ..core.metrics import METRICS
+from ..core.record import Machine, Outcome, Record
+from ..process.child import MOST_CHARACTERS, decode_line, encode_line
+
+if TYPE_CHECKING:
+    from ..plan.planner import Plan
+
+LOG = logging.getLogger("attnbench")
 
 _LAST_SECOND = 2.0**37  # in the year 6325; calendars end at 9999
 
@@ -138,3 +145,59 @@ def decode(line: bytes) -> Event:
         return event
     text = bytes(event.record)
     return CellFinished(Record.from_line(text), text + b"\n")
+
+
+class RunListener(Protocol):
+    """Listens to a run; every method returns at once."""
+
+    def notice(self, message: str) -> None:
+        """A sentence that a person should read."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Long work on data; `total` is 0 where it is not known."""
+
+    def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
+        """The plan is made and its first cell starts."""
+
+    def on_event(self, event: Event) -> None:
+        """An event, such as the loss after some steps, or a cell whose Record is stored."""
+
+
+class LoggingListener:
+    """Progress as log messages of the logger `attnbench`: what a person must know as warnings, the rest as info."""
+
+    def notice(self, message: str) -> None:
+        LOG.warning(message)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        LOG.debug("%s: %d of %d", what, done, total)
+
+    def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
+        LOG.info("preset %s, %s: %d of %d cells to run", preset, machine.id, len(plan.left), len(plan.steps))
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Warned(message):
+                LOG.warning(message)
+            case CellFinished(record):
+                level = logging.INFO if record.outcome is Outcome.OK else logging.WARNING
+                LOG.log(level, "%s (%.0f s)", ended(record, str(record.cell)), record.seconds)
+            case _:
+                LOG.debug("%s", event)
+
+
+def ended(record: Record, name: str) -> str:
+    """The outcome of a Cell called `name`, with the test result of a training or the reason why there is none."""
+    tested = next((m for m in record.measurements if METRICS[m.name].points and m.where.get("split") == "test"), None)
+    found = f", test {reached(tested.name, tested.value)}" if tested else ""
+    return f"{record.outcome}  {name}{found}{f': {record.reason}' if record.reason else ''}"
+
+
+def reached(quantity: str, value: float) -> str:
+    """The metric that a task is ranked by, in words.
+
+    >>> reached("accuracy", 0.6174), reached("bits_per_character", 2.0514)
+    ('accuracy 61.7%', 'bits per character 2.051')
+    """
+    shown = f"{value:.1%}" if METRICS[quantity].unit == "fraction" else f"{value:.3f}"
+    return f"{quantity.replace('_', ' ')} {shown}"

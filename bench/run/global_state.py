@@ -16,8 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -25,7 +23,10 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from torch import Tensor
 from torch.nn import functional as F
+
+from ..core.decode import brief
 
 WATCHED: tuple[ModuleType | type, ...] = (
     torch, torch.Tensor, torch.nn.Module, torch.nn.Linear, torch.nn.functional, torch.autograd, torch.cuda,
@@ -42,64 +43,57 @@ TORCH = str(Path(torch.__file__).parent)
 NUMBERS = torch.linspace(-3.0, 3.0, 64).reshape(1, 1, 8, 8)
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalState:
-    """`settings` by name; `functions` by module or class and name, each with its code; threads and child processes."""
-
-    settings: dict[str, Any]
-    functions: dict[tuple[str, str], tuple[Any, Any]]
-    threads: frozenset[threading.Thread]
-    processes: frozenset[int]
-
-    @classmethod
-    def now(cls, *, quick: bool = False, speeds: bool = True) -> GlobalState:
-        """`quick`: in a few milliseconds, without attnbench's own functions and without child processes.
-
-        `speeds`: with the settings that decide over speeds alone.
-        """
-        processes = () if quick else _processes()
-        settings = dict(_settings()) | (dict(_settings_of_speed()) if speeds else {})
-        return cls(settings, dict(_functions(quick)), frozenset(_threads()), frozenset(processes))
-
-    def changes(self, after: GlobalState) -> list[str]:
-        """What differs in `after`, in words; empty where nothing does."""
-        found = [
-            f"{name} from {_brief(value)} to {_brief(after.settings.get(name))}"
-            for name, value in self.settings.items()
-            if after.settings.get(name) != value
-        ]
-        for (owner, name), (function, code) in self.functions.items():
-            there, code_there = after.functions.get((owner, name), (None, None))
-            if (there is not function or code_there is not code) and not _wraps(there, function):
-                found.append(f"the function {owner}.{name}")
-        found += [f"the live thread {thread.name}" for thread in after.threads - self.threads]
-        started = after.processes - self.processes
-        return found + ([f"{len(started)} live child processes"] if started else [])
-
-
 class StateWatch:
-    """Compares the state of this process with that of the last look; `speeds`: what decides over speeds alone too."""
+    """Compares the state of this process with that of the last look.
+
+    `quick`: in a few milliseconds, without attnbench's own functions and without child processes. `speeds`: with the
+    settings that decide over speeds alone: no learned number depends on these, and others may change them for a running
+    process (`renice`, `taskset`, a batch system), so that a training is never blamed for them.
+    """
 
     def __init__(self, *, quick: bool = False, speeds: bool = True) -> None:
         self.quick, self.speeds = quick, speeds
-        self.before = self._now()
+        self._look()
 
     def changes(self) -> str:
         """What has changed since, in one line; empty where nothing has."""
-        now = self._now()
-        found, self.before = self.before.changes(now), now
+        settings, functions, threads, processes = self.settings, self.functions, self.threads, self.processes
+        self._look()
+        found = [
+            f"{name} from {brief(value, 37)} to {brief(self.settings.get(name), 37)}"
+            for name, value in settings.items()
+            if self.settings.get(name) != value
+        ]
+        for (owner, name), (function, code) in functions.items():
+            there, code_there = self.functions.get((owner, name), (None, None))
+            if there is function and code_there is code:
+                continue
+            # torch itself wraps or replaces functions when its compiler is first used
+            file = getattr(getattr(there, "__code__", None), "co_filename", "")
+            wrapped = file.startswith(TORCH) and inspect.unwrap(there) is inspect.unwrap(function)
+            if not wrapped and not file.startswith(f"{TORCH}/_dynamo/"):
+                found.append(f"the function {owner}.{name}")
+        found += [f"the live thread {thread.name}" for thread in self.threads - threads]
+        started = self.processes - processes
+        found += [f"{len(started)} live child processes"] if started else []
         listed = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
         return f"it changed what others in its process share: {listed}" if found else ""
 
-    def _now(self) -> GlobalState:
-        return GlobalState.now(quick=self.quick, speeds=self.speeds)
-
-
-def _settings_of_speed() -> Iterator[tuple[str, Any]]:
-    """No learned number depends on these, and others may change them for a running process (`renice`, `taskset`, a
-    batch system), so that a training is never blamed for them."""
-    yield "processors", tuple(sorted(os.sched_getaffinity(0)))
-    yield "priority", os.getpriority(os.PRIO_PROCESS, 0)
+    def _look(self) -> None:
+        self.settings = dict(_settings())
+        if self.speeds:
+            self.settings["processors"] = tuple(sorted(os.sched_getaffinity(0)))
+            self.settings["priority"] = os.getpriority(os.PRIO_PROCESS, 0)
+        self.functions = dict(_functions(self.quick))
+        # of Python, but those that torch keeps for compiling, one of them a pool of the standard library; its pools of
+        # C++ threads belong to the settings
+        pool = "concurrent.futures.thread" if "torch._inductor" in sys.modules else "torch."
+        self.threads = {
+            thread
+            for thread in threading.enumerate()
+            if not str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith(("torch.", pool))
+        }
+        self.processes = set() if self.quick else set(_processes())
 
 
 def _settings() -> Iterator[tuple[str, Any]]:
@@ -140,89 +134,53 @@ def _settings() -> Iterator[tuple[str, Any]]:
     yield "tracing", (sys.gettrace(), sys.getprofile())
     yield "switch interval", sys.getswitchinterval()
     yield "signal handlers", tuple(signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM))
-    yield "working directory", _folder()
+    try:
+        yield "working directory", os.getcwd()  # noqa: PTH109
+    except OSError:
+        yield "working directory", "none"
     yield "environment", tuple(sorted(each for each in os.environ.items() if each[0].startswith(READ_LATE)))
     # kernels may be replaced below Python, where no function changes
-    yield "value of softmax", _value(lambda: NUMBERS.softmax(-1))
-    yield "value of attention", _value(lambda: F.scaled_dot_product_attention(NUMBERS, NUMBERS, NUMBERS))
-
-
-def _value(work: Callable[[], torch.Tensor]) -> object:
-    with torch.inference_mode(False), torch.no_grad():
-        try:
-            return tuple(work().flatten().tolist())
-        except Exception as error:
-            return f"raises {type(error).__name__}"
+    kernels: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
+        "value of softmax": (Tensor.softmax, (NUMBERS, -1)),
+        "value of attention": (F.scaled_dot_product_attention, (NUMBERS, NUMBERS, NUMBERS)),
+    }
+    for name, (kernel, arguments) in kernels.items():
+        with torch.inference_mode(False), torch.no_grad():
+            try:
+                value: object = tuple(kernel(*arguments).flatten().tolist())
+            except Exception as error:
+                value = f"raises {type(error).__name__}"
+        yield name, value
 
 
 def _functions(quick: bool) -> Iterator[tuple[tuple[str, str], tuple[Any, Any]]]:
+    """The functions by module or class and by name, each with its code."""
     own = [] if quick else [module for name, module in sys.modules.items() if name.startswith("attnbench.")]
-    for owner in (*WATCHED, *own):
-        yield from _functions_of(owner)
-        if owner in own:
-            for each in list(vars(owner).values()):
-                if isinstance(each, type) and each.__module__ == owner.__name__:
-                    yield from _functions_of(each)
-
-
-def _functions_of(owner: ModuleType | type) -> Iterator[tuple[tuple[str, str], tuple[Any, Any]]]:
-    where = owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
-    # of a class, what it inherits too: a patch of the heir hides it
-    kinds = [kind for kind in reversed(owner.__mro__) if kind is not object] if isinstance(owner, type) else [owner]
-    known = {name: value for kind in kinds for name, value in list(vars(kind).items())}
-    for name, value in known.items():
-        if callable(value) or isinstance(value, staticmethod | classmethod | property):
-            code = value.__code__ if isinstance(value, FunctionType) else None
-            yield (where, name), (value, code)
-
-
-def _wraps(there: Any, function: Any) -> bool:
-    """Whether torch itself has wrapped or replaced a function, as its compiler does when it is first used."""
-    file = getattr(getattr(there, "__code__", None), "co_filename", "")
-    wrapped = file.startswith(TORCH) and inspect.unwrap(there) is inspect.unwrap(function)
-    return wrapped or file.startswith(f"{TORCH}/_dynamo/")
-
-
-def _threads() -> Iterator[threading.Thread]:
-    """Threads of Python but those that torch keeps for compiling; its pools of C++ threads belong to the settings."""
-    compiler = "torch._inductor" in sys.modules
-    for thread in threading.enumerate():
-        module = str(getattr(getattr(thread, "_target", None), "__module__", ""))
-        # the pool of torch's compiler is one of the standard library
-        if not module.startswith("torch.") and not (compiler and module == "concurrent.futures.thread"):
-            yield thread
+    ours = (
+        (module, kind)
+        for module in own
+        for kind in list(vars(module).values())
+        if isinstance(kind, type) and kind.__module__ == module.__name__
+    )
+    for owner in (*WATCHED, *own, *(kind for _, kind in ours)):
+        where = owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
+        # of a class, what it inherits too: a patch of the heir hides it
+        kinds = [kind for kind in reversed(owner.__mro__) if kind is not object] if isinstance(owner, type) else [owner]
+        for name, value in {name: value for kind in kinds for name, value in list(vars(kind).items())}.items():
+            if callable(value) or isinstance(value, staticmethod | classmethod | property):
+                yield (where, name), (value, value.__code__ if isinstance(value, FunctionType) else None)
 
 
 def _processes() -> Iterator[int]:
     """Processes that this one has started and that live, but those that torch keeps for compiling."""
     me = psutil.Process()
-    for process in _supervisor().children(recursive=True):
+    parent = me.parent()
+    # a supervisor adopts what its children leave behind; it has the command line of the server it was forked from
+    supervised = parent is not None and "attnbench.bench.process.server" in parent.cmdline()
+    for process in (parent if parent is not None and supervised else me).children(recursive=True):
         try:
             compiles = any("torch/_inductor" in part for part in process.cmdline())
             if process != me and process.status() != psutil.STATUS_ZOMBIE and not compiles:
                 yield process.pid
         except psutil.Error:
             continue
-
-
-@cache
-def _supervisor() -> psutil.Process:
-    """The supervisor of this process, which adopts what its children leave behind; itself where it has none.
-
-    It has the command line of the server that it was forked from."""
-    me = psutil.Process()
-    parent = me.parent()
-    supervised = parent is not None and "attnbench.bench.process.server" in parent.cmdline()
-    return parent if parent is not None and supervised else me
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109
-    except OSError:
-        return "none"
-
-
-def _brief(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:37] + "…"

@@ -13,10 +13,9 @@ from torch import Tensor
 from ...tasks.contract import Dataset
 from ...tasks.problems.language_modeling import Windows
 from ...tasks.problems.translation import EvaluationPairs
-from ...variants.contract import Mask, Variant
 from ..core.decode import utf8
 from ..core.errors import SelectionError
-from ..measure.attention.recorder import recording
+from ..measure.attention.recorder import Call, recording
 from ..measure.attention.translation import attention_weights
 from ..models.blocks import Model
 from ..models.decoder import Decoder
@@ -128,9 +127,9 @@ def _sequence(model: Model, batch: tuple[Tensor, ...] | Tensor, labels: tuple[st
     """The attentions of a model over one sequence, or over ids (1, 1, length); none for a variant without weights."""
     found: list[Tensor] = []
 
-    def record(_: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
+    def record(_: int, call: Call) -> None:
         # of the queries that are shown only: a long sequence needs no N × N tensor
-        weights = variant.weights(query, key, mask, slice(0, min(MOST_TOKENS, query.shape[2])))
+        weights = call.weights(slice(0, min(MOST_TOKENS, call.queries)))
         if weights is not None:
             found.append(weights[0].double().cpu())
 

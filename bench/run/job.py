@@ -1,4 +1,4 @@
-"""Jobs: the orders of a worker, sent to it as one line each; see `process/wire.py`."""
+"""Jobs: the orders of a worker, sent to it as one line each; see `process/child.py`."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from ..core.bounds import MOST_LINE_BYTES, Count, CountByName, Name, NameByName,
 from ..core.cell import Lane
 from ..core.decode import convert, parse_json, to_builtins
 from ..core.errors import AttnbenchError, StoreError
-from ..core.files import open_folder, open_regular, open_to_append, read_regular, replacing
+from ..core.files import made_folder, open_regular, open_to_append, read_regular, replacing
 from .events import Alive, Began, CellFinished, CellStarted, Event, TrainingProgress, decode, encode
 from .job import Job
 
@@ -47,6 +47,8 @@ Handle = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,18}(_[0-9]{1,9})?)?\Z")
 """How an engine calls a job, such as `123_4`; no other text comes near `scancel` or a shell."""
 
 _LARGEST_SUBMISSION = 4 * 2**20
+_MOST_EVENTS = 2**27
+"""Bytes of the events of a job that are read at once: a week of one takes a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +107,8 @@ class JobFiles:
     def submit(self, submission: Submission) -> None:
         """Writes a submission, in the place of one of the same job."""
         content = msgspec.json.encode(to_builtins(submission))
-        with self._writing():
-            self._make()
-            with replacing(self._submission(submission.block)) as file:
-                file.write(content)
+        with self._writing(), replacing(self._submission(submission.block)) as file:
+            file.write(content)
 
     def end(self, block: str, outcomes: dict[str, int]) -> None:
         """Marks a job whose Records are stored, and removes its events."""
@@ -170,13 +170,15 @@ class JobFiles:
     def events(self, block: str, start: int = 0) -> tuple[list[Event], int]:
         """The events of a job from a byte of the file on, and the byte behind the last whole line.
 
-        A line that is no event is passed over: the next start of its job measures again what is missing.
+        A line that is no event is passed over, and so is what lies beyond _MOST_EVENTS: the next start of its job
+        measures again what is missing.
         """
         found: list[Event] = []
         try:
             with open_regular(self._events(block), follow=False) as file:
                 file.seek(start)
-                while (line := file.readline(2 * MOST_LINE_BYTES)).endswith(b"\n"):
+                most = start + _MOST_EVENTS
+                while start < most and (line := file.readline(2 * MOST_LINE_BYTES)).endswith(b"\n"):
                     start += len(line)
                     with suppress(AttnbenchError, ValueError, RecursionError, msgspec.DecodeError):
                         found.append(decode(line))
@@ -204,9 +206,9 @@ class JobFiles:
         return EventLog(descriptor)
 
     def _make(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         # a link would lead writing and deleting to another folder
-        os.close(open_folder(self.folder, follow=False))
+        with made_folder(self.folder):
+            pass
 
     def _blocks(self, kind: str) -> list[str]:
         """The jobs with a file of this kind; where the folder is a link, nothing in it is ours."""

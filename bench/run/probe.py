@@ -45,7 +45,7 @@ def run_probe(specs: tuple[Spec, ...], preset: str | Spec, device: str | None, *
     if len(specs) != 1:
         raise SelectionError(f"expected one variant to probe, got {len(specs)}: {', '.join(map(str, specs))}")
     if preset.name not in ("quick", "smoke"):
-        raise SelectionError(f"expected the preset quick or smoke, got {preset.name!r}: others are no probe of minutes")
+        raise SelectionError(f"expected the preset quick or smoke, which take minutes, got {preset.name!r}")
     (spec,), place = specs, choose_device(device)
     # the report of the check says why a plugin does not answer
     with suppress(PluginError):

@@ -1,7 +1,10 @@
-"""The fixture `attention_benchmark`, which times the points of sweeps through pytest-benchmark.
+"""The fixtures `attention_benchmark`, which times points of sweeps through pytest-benchmark, and `audit`.
 
     def test_linear(attention_benchmark):
         attention_benchmark("linear", "sweep[length=1024,mode=forward]")
+
+    def test_mine(audit):
+        audit(MyAttention(64, heads=4), causal=True)
 
 Loaded by pytest as a plugin; torch and the harness are imported when the fixture is used.
 """
@@ -41,6 +44,21 @@ def attention_benchmark(benchmark: Any) -> Callable[..., Timed]:
 
     def run(variant: str, task: str = "sweep", *, device: str | None = None, budget_seconds: float = 2.0) -> Timed:
         return timed(benchmark, variant, task, device, budget_seconds)
+
+    return run
+
+
+@pytest.fixture
+def audit() -> Callable[..., Any]:
+    """Audits a live module or function, as `attnbench.audit`, and fails the test with all that the audit found."""
+
+    def run(target: Any, **options: Any) -> Any:
+        from ..audit.suite import audit_module
+
+        report = audit_module(target, type(target).__name__, **options)
+        if not report:
+            pytest.fail(report.question or "\n".join(map(str, report.failures)), pytrace=False)
+        return report
 
     return run
 

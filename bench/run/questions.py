@@ -59,17 +59,20 @@ class ShapeOf(Request[AttentionShape]):
 
 
 @dataclass(frozen=True, slots=True)
-class TryBuild(Request[None]):
-    """Builds a variant once, so that a parameter it refuses raises now and not after hours."""
+class TryBuild(Request[str]):
+    """Builds a variant once, so that a parameter it refuses raises now and not after hours.
+
+    Answers how code that was not written for the contract is called; empty for all other.
+    """
 
     variant: Spec
     shape: AttentionShape
 
-    def answer(self, reporter: Reporter) -> None:
+    def answer(self, reporter: Reporter) -> str:
         # the random numbers of this process are not a variant's to draw
         with torch.random.fork_rng(devices=[]):
             try:
-                VARIANTS.build(self.variant, self.shape)
+                return str(getattr(VARIANTS.build(self.variant, self.shape), "found", ""))
             except AttnbenchError:
                 raise
             except Exception as error:
@@ -88,7 +91,10 @@ class CheckVariant(Request[CheckReport]):
     dtype: str
 
     def answer(self, reporter: Reporter) -> CheckReport:
-        return check_variant(self.variant, str(self.variant), device=self.device, dtype=self.dtype)
+        plain = self.variant.inner or self.variant
+        of_class = getattr(VARIANTS.load(plain.name), "sizes", None) if not self.variant.layers else None
+        sizes = of_class(dict(plain.parameters)) if of_class else (None, None)
+        return check_variant(self.variant, str(self.variant), device=self.device, dtype=self.dtype, sizes=sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

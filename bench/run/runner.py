@@ -7,37 +7,40 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import get_args
-
-import torch
+from typing import TypeVar, get_args
 
 from ..core.cell import REFERENCE, Cell, Lane
 from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError, StoreError
 from ..core.record import Begun, Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
-from ..plan.executor_settings import ExecutorSettings
-from ..plan.facts import recipe_facts, resolve, task_facts
+from ..plan.executor_settings import ExecutorSettings, LocalOptions
+from ..plan.facts import RecipeFacts, TaskFacts, recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell
 from ..plan.planner import NO_ATTENTION_ADDED, Plan, PlannedJob, plan, stored_choice
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
 from ..process.ask import Reporter, ask, end_children
 from ..store.learning_rates import RateChoice, first_results
+from ..store.records import Records
 from ..store.store import Store
-from .events import CellFinished, Event, OnEvent
-from .executors.executor import Executor
+from .events import CellFinished, Event, OnEvent, RunListener
+from .executors.executor import Executor, Needs, Resources
+from .executors.local import local_resources
 from .job import Job
-from .job_files import JobFiles
+from .job_files import FOLDER, JobFiles
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
-from .resources import Resources, find_resources
+from .resources import engine_resources
 
 DEFAULT_SEEDS = {"smoke": 1}
 """Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
 
 DEFAULT_PRESETS = {"cuda": ("pt-2x64", "quick")}
 """Presets where none is asked for, by kind of device: the first that all tasks have; `quick` for every other."""
+
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +97,28 @@ class Runner:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.resources = find_resources(
-            request.executor, request.device, request.threads, request.results, self.on_warning, self.executor
-        )
-        _refuse_interpreted_timings(request, self.resources.device)
+        if self.executor is not None or isinstance(request.executor.options, LocalOptions):
+            self.resources = local_resources(
+                request.executor, request.device, request.threads, self.on_warning, self.executor
+            )
+        else:
+            self.resources = engine_resources(
+                request.executor, request.device, request.threads, request.results, self.on_warning
+            )
+        kind = self.resources.device.type
+        interpreted = [str(spec) for spec in request.suite.variants if spec.get("impl") == "triton"]
+        if interpreted and kind == "cpu" and "time" in request.lanes and os.environ.get("TRITON_INTERPRET") == "1":
+            # their times would be a thousandth of what kernels are
+            raise SelectionError(
+                f"expected compiled kernels to time, got TRITON_INTERPRET=1 and {', '.join(interpreted)}: leave "
+                "timings out with `--lanes train,baseline`, examine the kernels with `attnbench check`, or time them "
+                "on a GPU"
+            )
         self.store = Store(request.results, self.on_warning)
-        self.tasks = self._answering(request.suite.tasks, self._described)
-        self.preset = request.suite.preset or Spec(default_preset(self.tasks, self.resources.device.type))
-        self.tasks = self._answering(self.tasks, self._with_recipe)
+        facts = self._answering(request.suite.tasks, task_facts)
+        self.preset = request.suite.preset or default_preset(list(facts.values()), kind)
+        tasks = [each.task for each in facts.values()]
+        self.tasks = list(self._answering(tasks, lambda task: recipe_facts(task, self.preset)))
         self.seeds = request.suite.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
 
     def plan(self, *, fetch: bool = False) -> Plan:
@@ -113,26 +130,30 @@ class Runner:
         # digests name the data, which may have come since
         self._digests.clear()
         for task in self.tasks:
-            self._build_variants(task)
+            # a parameter that a variant refuses raises now and not after hours
+            try:
+                shape = ask(TASKS, task.name, ShapeOf(task=task, preset=self.preset, device=self.resources.device.type))
+            except PluginError as error:
+                self.broken[task, None] = error
+                continue
+            for variant in self.request.suite.variants:
+                canonical = variant
+                try:
+                    canonical = resolve(VARIANTS, variant)
+                    if found := ask(VARIANTS, variant.name, TryBuild(canonical, shape)):
+                        self.on_warning(found)
+                except PluginError as error:
+                    self.broken[task, canonical] = error
         if fetch:
             # A folder that cannot be written is found out now and not after an hour of training.
             self.store.prepare()
-            files = JobFiles(self.request.results)
-            files.forget_ended()
-            for event in files.collected(self.on_warning):
-                if not self.store.holds(event.record, event.line):
-                    self.store.append(event.record, event.line)
+            if (self.request.results / FOLDER).exists():
+                files = JobFiles(self.request.results)
+                files.forget_ended()
+                for event in files.collected(self.on_warning):
+                    # two commands that start at once collect the same events
+                    self.store.append(event.record, event.line, unless=lambda: False)
         lacking: dict[Spec, DataError] = {}
-
-        def has_data(task: Spec) -> bool:
-            try:
-                self.data[task] = self._find_data(task, fetch=fetch)
-            except DataError as error:
-                lacking[task] = error
-                if not self.request.suite.name or len(lacking) == len(self.tasks):
-                    raise
-            return task not in lacking
-
         made = plan(
             variants=self.request.suite.variants,
             tasks=self.tasks,
@@ -142,7 +163,7 @@ class Runner:
             store=self.store,
             digest_of=self._digest,
             site=self.resources.site,
-            has_data=has_data,
+            has_data=partial(self._has_data, fetch, lacking),
             retry=self.request.retry,
             cell_seconds=self.request.suite.cell_seconds,
         )
@@ -165,89 +186,139 @@ class Runner:
             timings_alone=self.resources.device.type == "cpu",
         )
 
-    def run(self, made: Plan, on_event: OnEvent) -> None:
-        """All jobs of a plan to their end; `on_event` gets every event, that of a Record after it is stored."""
+    def run_all(self, listener: RunListener) -> Records:
+        """Plans with the data fetched, runs what is left and returns the Records of the whole selection."""
+        made = self.plan(fetch=True)
+        for notice in made.notices:
+            listener.notice(notice)
+        for task, data in made.data.items():
+            if data is not None and data.fidelity == "surrogate":
+                listener.notice(
+                    f"{task} runs on a surrogate ({data.source}), since the original is not here; "
+                    f"`attnbench data list {task.name}` says how to get it"
+                )
+        listener.begin(made, str(self.preset), self.resources.machine)
+        site = self.resources.site
+        if made.blocks and not site.machine_id:
+            listener.notice(
+                f"{len(made.blocks)} jobs go to {site.executor}; this machine only submits and collects them"
+            )
+        measured = self.run(made, listener.on_event)
+        # another command may have measured a part of it meanwhile
+        found = [measured.get(step.cell.key) or step.record or self.record_of(step.cell) for step in made.steps]
+        return Records(
+            results=self.request.results,
+            records=tuple(record for record in found if record is not None),
+            missing=tuple(step.cell for step, record in zip(made.steps, found, strict=True) if record is None),
+            measured=tuple(measured.values()),
+            left_out=tuple(self.left_out),
+        )
+
+    def run(self, made: Plan, on_event: OnEvent) -> dict[str, Record]:
+        """All jobs of a plan to their end; `on_event` gets every event, that of a Record after it is stored.
+
+        Returns the Records that were stored, by the keys of their cells.
+        """
+        request, resources, measured = self.request, self.resources, dict[str, Record]()
         seconds = {step.cell.key: step.seconds for step in made.steps}
-        planned = {step.cell.key for step in made.left}
-        waiting, running = deque(made.blocks), dict[str, PlannedJob]()
-        unended = {block.id for block in made.blocks}
-        executor = self.resources.executor
+        before = {step.cell.key: step.record for step in made.left}
+        again = {step.cell.key for step in made.left if step.state == "again"}
+        blocks = {block.id: block for block in made.blocks}
+        waiting, running, unended = deque(made.blocks), set[str](), set(blocks)
+        # jobs that are one length of a sweep, by the sweep
+        sweeps = {
+            block.id: (Spec(cell.task.name, tuple(p for p in cell.task.parameters if p[0] != "length")),
+                       cell.preset, block.lane)
+            for block in made.blocks
+            if task_facts((cell := block.cells[0]).task).only_timed
+        }  # fmt: skip
 
         def store(event: Event) -> None:
             if isinstance(event, CellFinished):
-                with self.store.alone():
-                    # it may come from a file that was read before, as far as it went, or from another command
-                    if self.store.holds(event.record, event.line) or (
-                        event.record.key in planned and self._is_done(event.record.cell)
-                    ):
-                        return
-                    self.store.append(event.record, event.line)
+                record = event.record
+                # it may come from a file that was read before, as far as it went, or from another command
+                asks = record.key in before and record.key not in again
+                if not self.store.append(
+                    record, event.line, unless=lambda: asks and self._is_done(record.cell, before[record.key])
+                ):
+                    return
+                measured[record.key] = record
             on_event(event)
 
         def submit() -> None:
-            held = {_sweep_of(block) for block in running.values()} - {None}
+            held = {sweeps.get(block) for block in running} - {None}
             for block in [*waiting]:
-                if len(running) >= executor.room:
+                if len(running) >= resources.executor.room:
                     break
-                if any(first in unended for first in block.after):
-                    continue
                 # which lengths are skipped depends on the Records of the shorter ones, which are therefore waited for
-                sweep = _sweep_of(block)
-                if sweep in held:
+                if any(first in unended for first in block.after) or sweeps.get(block.id) in held:
                     continue
                 waiting.remove(block)
-                left = [cell for cell in block.cells if cell.key not in planned or not self._is_done(cell)]
-                cells = self._worth_trying(replace(block, cells=tuple(left)), store)
-                if not cells:
+                done = {cell for cell in block.cells if self._is_done(cell, before[cell.key])}
+                # ratios are of the same rounds, whoever has timed the reference since
+                again.update(cell.key for cell in done if block.lane == "time" and cell.variant == Spec(REFERENCE))
+                left = tuple(cell for cell in block.cells if cell not in done or cell.key in again)
+                rates = self._worth_trying(replace(block, cells=left), store)
+                # what is measured for others alone is left out with them
+                if again.issuperset(cell.key for cell in rates):
                     unended.discard(block.id)
                     continue
-                running[block.id] = block
-                held |= {sweep} - {None}
-                known = [seconds.get(cell.key) for cell in cells]
+                running.add(block.id)
+                held |= {sweeps.get(block.id)} - {None}
+                known = [seconds.get(cell.key) for cell in rates]
                 estimate = None if None in known else sum(each or 0.0 for each in known)
+                is_timing, on_gpu = block.lane == "time", resources.device.type == "cuda"
+                # a timing on a processor has its machine to itself
+                needs = Needs(
+                    gpus=int(on_gpu),
+                    threads=resources.time_threads if is_timing else resources.train_threads,
+                    alone=is_timing and not on_gpu,
+                    seconds=estimate,
+                )
                 # a plugin that was asked something may have left a thread that takes a core
                 end_children()
-                executor.submit(self._job(block, cells), self.resources.needs(block.lane, estimate))
+                job = Job(
+                    block=block.id,
+                    cells=tuple(rates),
+                    digests={cell.key: self._digest(cell) for cell in rates},
+                    rates={cell.key: rate for cell, rate in rates.items() if rate is not None},
+                    device=str(resources.device),
+                    results=request.results,
+                    data_dir=request.data_dir,
+                    offline=request.offline,
+                    threads=needs.threads,
+                    timeout=request.timeout,
+                    executor=resources.site.executor,
+                )
+                resources.executor.submit(job, needs)
 
         submit()
-        for ended in executor.finished(store):
-            block = running.pop(ended)
+        for ended in resources.executor.finished(store):
+            running.discard(ended)
             unended.discard(ended)
-            if block.lane == "tune" and any(self.record_of(cell) is None for cell in block.cells):
+            if blocks[ended].lane == "tune" and any(self.record_of(cell) is None for cell in blocks[ended].cells):
                 # what was lost leaves no rate to train at; a later command tries both
                 left_out = [each for each in waiting if ended in each.after]
                 waiting = deque(each for each in waiting if each not in left_out)
                 unended -= {each.id for each in left_out}
             submit()
+        return measured
 
-    def _is_done(self, cell: Cell) -> bool:
-        """Whether a Record of the cell is stored, by this command or another, that `plan` would not run again."""
-        site, digest = self.resources.site, self._digest(cell)
-        return self.store.finished(cell, digest, site, retry=self.request.retry) is not None
+    def _is_done(self, cell: Cell, before: Record | None) -> bool:
+        """Whether a Record of the cell that `plan` would not run again is stored, since it found the one `before`."""
+        found = self.store.finished(cell, self._digest(cell), self.resources.site, retry=self.request.retry)
+        return found is not None and found != before
 
     def record_of(self, cell: Cell) -> Record | None:
         """The Record of a cell as it is stored now, whoever has measured it."""
         return self.store.finished(cell, self._digest(cell), self.resources.site)
 
-    def _job(self, block: PlannedJob, cells: tuple[Cell, ...]) -> Job:
-        request = self.request
-        return Job(
-            block=block.id,
-            cells=cells,
-            digests={cell.key: self._digest(cell) for cell in cells},
-            rates={cell.key: rate for cell in cells if (rate := self._choice(cell).rate) is not None},
-            device=str(self.resources.device),
-            results=request.results,
-            data_dir=request.data_dir,
-            offline=request.offline,
-            threads=self.resources.needs(block.lane, None).threads,
-            timeout=request.timeout,
-            executor=self.resources.site.executor,
-        )
+    def _worth_trying(self, block: PlannedJob, on_event: OnEvent) -> dict[Cell, float | None]:
+        """The cells of a job to be tried, with their learning rates where their preset has a grid of several.
 
-    def _worth_trying(self, block: PlannedJob, on_event: OnEvent) -> tuple[Cell, ...]:
-        """The cells of a job to be tried; the others get Records that say why they are not."""
-        left = []
+        The other cells get Records that say why they are not tried.
+        """
+        left: dict[Cell, float | None] = {}
         for cell in block.cells:
             problem = self.broken.get((cell.task, None))
             if cell.lane != "baseline":
@@ -255,27 +326,20 @@ class Runner:
             if problem is not None:
                 on_event(CellFinished(self._untried(cell, block, Outcome(problem.outcome), problem.reason)))
                 continue
-            choice = self._choice(cell)
-            if choice.outcome is Outcome.OK:
-                left.append(cell)
-            else:
-                on_event(CellFinished(self._untried(cell, block, choice.outcome, choice.reason)))
-        if left and task_facts(left[0].task).only_timed:
-            left = self._skip_expected_failures(left, block, on_event)
-        # a reference that is done was to be measured again for the others alone, none of which may be left
-        if all(
-            cell.variant == Spec(REFERENCE)
-            and self.store.finished(cell, self._digest(cell), self.resources.site, retry=self.request.retry)
-            for cell in left
-        ):
-            return ()
-        return tuple(left)
+            left[cell] = None
+            recipe = recipe_facts(cell.task, cell.preset) if cell.lane == "train" else None
+            if recipe is not None and recipe.grid:
+                choice = self._choice(cell, recipe)
+                left[cell] = choice.rate
+                if choice.outcome is not Outcome.OK:
+                    del left[cell]
+                    on_event(CellFinished(self._untried(cell, block, choice.outcome, choice.reason)))
+        if left and block.lane == "time" and task_facts(block.cells[0].task).only_timed:
+            left = dict.fromkeys(self._skip_expected_failures([*left], block, on_event))
+        return left
 
-    def _choice(self, cell: Cell) -> RateChoice:
-        """The learning rate of a cell to train, from the stored Records; none where its preset has no grid."""
-        recipe = recipe_facts(cell.task, cell.preset) if cell.lane == "train" else None
-        if recipe is None or not recipe.grid:
-            return RateChoice(None)
+    def _choice(self, cell: Cell, recipe: RecipeFacts) -> RateChoice:
+        """The learning rate of a cell to train whose preset has a grid, from the stored Records."""
         counted = first_results(record for record in self.store.records() if record.cell.lane == "tune")
         found = stored_choice(cell, recipe, counted, self._digest)
         if found is None:
@@ -317,16 +381,16 @@ class Runner:
             executor=self.resources.site.executor,
         )
 
-    def _answering(self, tasks: Sequence[Spec], ask_task: Callable[[Spec], Spec]) -> list[Spec]:
-        """What `ask_task` makes of the tasks; those of plugins that do not answer are left out, with a warning.
+    def _answering(self, tasks: Sequence[Spec], ask_task: Callable[[Spec], A]) -> dict[Spec, A]:
+        """What `ask_task` answers, by task; tasks of plugins that do not answer are left out, with a warning.
 
         Raises PluginError where no other is left.
         """
-        found: list[Spec] = []
+        found: dict[Spec, A] = {}
         lacking: dict[Spec, PluginError] = {}
         for task in tasks:
             try:
-                found.append(ask_task(task))
+                found[task] = ask_task(task)
             except PluginError as error:
                 lacking[task] = error
                 if len(lacking) == len(tasks):
@@ -336,35 +400,8 @@ class Runner:
         self.left_out |= lacking
         return found
 
-    def _described(self, task: Spec) -> Spec:
-        canonical = resolve(TASKS, task)
-        task_facts(canonical)
-        return canonical
-
-    def _with_recipe(self, task: Spec) -> Spec:
-        recipe_facts(task, self.preset)
-        return task
-
-    def _build_variants(self, task: Spec) -> None:
-        """Builds every variant once, so that a parameter it refuses raises now and not after hours.
-
-        Plugins that do not answer become `broken`.
-        """
-        try:
-            shape = ask(TASKS, task.name, ShapeOf(task=task, preset=self.preset, device=self.resources.device.type))
-        except PluginError as error:
-            self.broken[task, None] = error
-            return
-        for variant in self.request.suite.variants:
-            canonical = variant
-            try:
-                canonical = resolve(VARIANTS, variant)
-                ask(VARIANTS, variant.name, TryBuild(canonical, shape))
-            except PluginError as error:
-                self.broken[task, canonical] = error
-
-    def _find_data(self, task: Spec, *, fetch: bool) -> Provenance | None:
-        """Of a task whose plugin does not answer, None; it becomes `broken`."""
+    def _has_data(self, fetch: bool, lacking: dict[Spec, DataError], task: Spec) -> bool:
+        """Whether the task stays in the run: `lacking` gets another. One whose plugin does not answer is `broken`."""
         question = FindData(
             task=task,
             preset=self.preset,
@@ -374,7 +411,7 @@ class Runner:
             fetch=fetch,
         )
         try:
-            return ask(
+            self.data[task] = ask(
                 TASKS,
                 task.name,
                 question,
@@ -384,8 +421,12 @@ class Runner:
                 most_seconds=self.request.timeout,
             )
         except PluginError as error:
-            self.broken[task, None] = error
-            return None
+            self.data[task], self.broken[task, None] = None, error
+        except DataError as error:
+            lacking[task] = error
+            if not self.request.suite.name or len(lacking) == len(self.tasks):
+                raise
+        return task not in lacking
 
     def _digest(self, cell: Cell) -> str:
         """The digest that a Record of the cell gets in this run, looked up once: sources may be edited meanwhile."""
@@ -396,27 +437,7 @@ class Runner:
         return found
 
 
-def _refuse_interpreted_timings(request: RunRequest, device: torch.device) -> None:
-    """Raises SelectionError where kernels that Triton interprets would be timed: a thousandth of what they are."""
-    asked = [str(spec) for spec in request.suite.variants if spec.get("impl") == "triton"]
-    if asked and device.type == "cpu" and "time" in request.lanes and os.environ.get("TRITON_INTERPRET") == "1":
-        raise SelectionError(
-            f"expected compiled kernels to time, got TRITON_INTERPRET=1 and {', '.join(asked)}: leave timings out with "
-            "`--lanes train,baseline`, examine the kernels with `attnbench check`, or time them on a GPU"
-        )
-
-
-def default_preset(tasks: Sequence[Spec], device: str) -> str:
+def default_preset(tasks: Sequence[TaskFacts], device: str) -> Spec:
     """The preset of a run that names none; where tasks share none, one that the lookup of the first of them refuses."""
-    presets = [task_facts(task).presets for task in tasks]
     wanted = DEFAULT_PRESETS.get(device, ("quick",))
-    return next((name for name in wanted if all(name in known for known in presets)), wanted[-1])
-
-
-def _sweep_of(block: PlannedJob) -> tuple[Spec, Spec, str] | None:
-    """The sweep that a job is one length of; None for any other job."""
-    cell = block.cells[0]
-    if not task_facts(cell.task).only_timed:
-        return None
-    rest = tuple(each for each in cell.task.parameters if each[0] != "length")
-    return Spec(cell.task.name, rest), cell.preset, block.lane
+    return Spec(next((name for name in wanted if all(name in task.presets for task in tasks)), wanted[-1]))

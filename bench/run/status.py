@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ..core.decode import to_builtins
 from ..core.record import Outcome
+from ..store.store import Store
 from .events import Began, CellFinished, TrainingProgress
 from .job_files import JobFiles, Submission
 
@@ -57,13 +58,15 @@ class RunStatus:
 def status_of(results: Path) -> RunStatus:
     """The jobs of the last run in a results folder, in the order of being submitted."""
     files = JobFiles(results)
-    submitting = files.is_submitting
-    return RunStatus(
-        jobs=tuple(_status(each, files, submitting) for each in files.submissions()), submitting=submitting
-    )
+    submitting, submissions = files.is_submitting, files.submissions()
+    stored: set[tuple[str, str]] = set()
+    if any(not each.ended for each in submissions):
+        stored = {(record.block, record.key) for record in Store(results, lambda text: None).records()}
+    jobs = tuple(_status(each, files, submitting, stored) for each in submissions)
+    return RunStatus(jobs=jobs, submitting=submitting)
 
 
-def _status(submission: Submission, files: JobFiles, submitting: bool) -> JobStatus:
+def _status(submission: Submission, files: JobFiles, submitting: bool, stored: set[tuple[str, str]]) -> JobStatus:
     events, _ = files.events(submission.block)
     began = [event for event in events if isinstance(event, Began)]
     progress = [event for event in events if isinstance(event, TrainingProgress)]
@@ -72,7 +75,9 @@ def _status(submission: Submission, files: JobFiles, submitting: bool) -> JobSta
     )
     is_running = not submission.ended and files.is_running(submission.block)
     state: State = "queued"
-    if submission.ended:
+    # a command that was killed between the two has stored all Records, and not noted that the job has ended
+    is_stored = not is_running and all((submission.block, key) in stored for key in submission.cells)
+    if submission.ended or is_stored:
         state = "done" if set(outcomes) <= {str(Outcome.OK)} else "failed"
     elif is_running:
         state = "running"
@@ -83,7 +88,8 @@ def _status(submission: Submission, files: JobFiles, submitting: bool) -> JobSta
     if is_running and began:
         started = datetime.fromtimestamp(began[-1].time, UTC)
         since = started.isoformat(timespec="seconds")
-        spent = (datetime.now(UTC) - started).total_seconds()
+        # the clock may have been set back since, or be another machine's
+        spent = max((datetime.now(UTC) - started).total_seconds(), 0.0)
         if progress and progress[-1].done:
             last = progress[-1]
             # what was made before this start is no measure of its speed

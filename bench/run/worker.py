@@ -15,7 +15,7 @@ from ..core.record import Record
 from ..core.registry import import_foreign_plugins_here
 from ..measure.machine import describe, device_name
 from ..plan.fingerprint import variant_hash
-from ..process.wire import decode_order
+from ..process.child import decode_order
 from ..store.store import Store
 from .compile_first import compile_first, pass_through
 from .context import WorkerContext
@@ -64,35 +64,25 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         # it takes no device without an index
         torch.cuda.set_device(device.index or 0)
     try:
-        _refuse_edited_code(job)
+        for cell in job.cells:
+            if variant_hash(cell, device.type) != job.digests[cell.key].rpartition("-")[2]:
+                # its digest would name another source
+                raise SelectionError(
+                    f"the code of `{cell}` was edited while the run went on; finished cells are stored; "
+                    "start the same command again"
+                )
         for record in records_of(job, send):
-            send(_finished(record))
+            try:
+                finished = CellFinished(record)
+            except StoreError as error:
+                # A plugin has chosen numbers that no file takes: its own cell crashes with this process, and the others
+                # run.
+                raise ValueError(str(error)) from None
+            send(finished)
     except AttnbenchError as error:
         send(Failed(str(error), error.exit_code))
         return error.exit_code
     return 0
-
-
-def _finished(record: Record) -> CellFinished:
-    """The event of a Record. Raises ValueError, which ends this process, for one that no file takes.
-
-    A plugin has chosen its numbers: its own cell crashes, and the others run.
-    """
-    try:
-        return CellFinished(record)
-    except StoreError as error:
-        raise ValueError(str(error)) from None
-
-
-def _refuse_edited_code(job: Job) -> None:
-    """Raises SelectionError where a file was edited after the run began: its digest would name another source."""
-    device = torch.device(job.device).type
-    for cell in job.cells:
-        if variant_hash(cell, device) != job.digests[cell.key].rpartition("-")[2]:
-            raise SelectionError(
-                f"the code of `{cell}` was edited while the run went on; finished cells are stored; "
-                "start the same command again"
-            )
 
 
 def records_of(job: Job, send: OnEvent) -> Iterator[Record]:

@@ -1,13 +1,14 @@
 """Contrasts: differences of two variants' quality. Ranks, verdicts and intervals of every board come from here.
 
-A contrast is over the seeds that both have. Its noise over seeds is moderated by the declared variants, and its
-interval is corrected for all pairs of these: neither depends on who else has Records.
+Trainings can fail, so a contrast has two parts: the mean of the seeds that learned, and the share of seeds that did.
+Where no training of the two failed, its noise over seeds is moderated by the declared variants. Intervals are corrected
+for the pairs of the declared variants: nothing depends on who else has Records.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,11 +18,12 @@ from ..core.cell import REFERENCE
 from ..core.interval import Interval
 from ..core.metrics import Metric
 from ..core.protocol import LEAST_SEEDS
-from ..stats.intervals import LEVEL, Estimate, NoiseSource, mean_of
+from ..stats.intervals import LEVEL, Estimate, NoiseSource, pooled_mean_of
 from ..stats.moderation import moderated_variances, noise_of_difference
 from ..stats.power import POWER, minimal_detectable_effect, seeds_needed
-from ..stats.ranking import RankInterval, rank_intervals
+from ..stats.ranking import RankInterval, ranked_by
 from ..stats.scoring import Verdict, verdict
+from ..stats.shares import Share
 from .quality import SeedScores
 
 COMPARISON_SETS: Mapping[str, tuple[str, ...]] = {
@@ -42,10 +44,13 @@ NoiseOf = Callable[[int], tuple[NoiseSource, ...]]
 class Contrast:
     """How much better `one` is than `other`, in the unit of the metric and whichever way it points.
 
-    `seeds`: those that both have. `pairs`: so many comparisons the interval is corrected for. `noise_of`: the noise
-    that another number of seeds would have. `other_learned`: whether `other` is above the best constant prediction.
+    `seeds`: those that both have and at which both learned. `advantage`: of the means over these; `of_all`: of the
+    means over all seeds that both have. `shares`: of these seeds, how many of each learned. `possible`: the least and
+    the largest difference that there can be. `pairs`: so many comparisons the interval is corrected for. `noise_of`:
+    the noise that another number of seeds would have. `other_learned`: whether the task was learned by `other`.
+    `failures`: whether trainings of the two failed, so that both parts are tested.
     `is_moderated`: whether the declared variants lend their variance; `own`: which of the two keep their own all the
-    same, being far outside or having learned at some seeds only.
+    same, being far outside. `tasks`: over how many it is a mean.
     """
 
     one: str
@@ -54,15 +59,20 @@ class Contrast:
     seeds: tuple[int, ...]
     pairs: int
     advantage: Estimate
+    of_all: float
+    shares: tuple[Share, Share]
     noise_of: NoiseOf = field(repr=False, compare=False)
+    possible: tuple[float, float] = (-math.inf, math.inf)
     other_learned: bool = True
+    failures: bool = False
     is_moderated: bool = True
     own: tuple[str, ...] = ()
+    tasks: int = 1
 
     @property
     def level(self) -> float:
         """The level of one interval, so that all `pairs` hold at once at 95 % (Bonferroni)."""
-        return 1 - (1 - LEVEL) / self.pairs
+        return 1 - self._alpha(self.pairs)
 
     @property
     def has_enough_seeds(self) -> bool:
@@ -70,28 +80,54 @@ class Contrast:
 
     @property
     def interval(self) -> Interval:
-        """The advantage with its corrected interval."""
-        return self.advantage.interval(self.level)
+        """The advantage with its corrected interval, no end of which is beyond what is possible."""
+        found, (least, most) = self.advantage.interval(self.level), self.possible
+        return Interval(found.value, max(found.low, min(least, found.value)), min(found.high, max(most, found.value)))
+
+    def direction(self, pairs: int) -> int:
+        """1 where `one` is proven better, -1 where `other` is, 0 where neither is; corrected for so many pairs.
+
+        One part must show it, and neither the other part nor the means over all seeds may say the opposite.
+        """
+        alpha, value = self._alpha(pairs), self.advantage.value
+        shown = {0}
+        if self.has_enough_seeds and self.advantage.half_width(1 - alpha) < abs(value):
+            shown.add(1 if value > 0 else -1)
+        one, other = self.shares
+        if one.p_value(other) < alpha:
+            shown.add(1 if one > other else -1)
+        found = (self.of_all > 0) - (self.of_all < 0)
+        return found if shown == {0, found} else 0
 
     @property
     def is_separated(self) -> bool:
-        """Whether the corrected interval leaves zero out, with enough seeds."""
-        return self.has_enough_seeds and self.advantage.half_width(self.level) < abs(self.advantage.value)
+        """Whether either is proven better than the other."""
+        return self.direction(self.pairs) != 0
 
     @property
     def is_behind(self) -> bool:
         """Whether it is worse, by however little."""
-        return self.is_separated and self.advantage.value < 0
+        return self.direction(self.pairs) < 0
 
     def verdict(self, margin: float) -> Verdict:
-        """The judgement of the corrected interval; `margin` in the unit of the metric's values, not in points.
+        """The judgement of both parts; `margin` in the unit of the metric's values, not in points.
 
-        Being within a margin of a variant that did not learn says nothing, so that is undecided.
+        Being within a margin of a variant that did not learn says nothing, so that is undecided. It is also undecided
+        of a variant of which more trainings failed: a handful of seeds never shows that they fail as rarely.
         """
         if not self.has_enough_seeds:
             return "undecided"
-        found = verdict(self.interval, margin)
-        return "undecided" if found == "within margin" and not self.other_learned else found
+        found, direction = verdict(self.interval, margin), self.direction(self.pairs)
+        if direction > 0:
+            return "better"
+        if direction < 0 and found == "worse":
+            return "worse"
+        is_no_worse = found in ("better", "within margin") and self.other_learned and self.shares[0] >= self.shares[1]
+        return "within margin" if is_no_worse else "undecided"
+
+    def _alpha(self, pairs: int) -> float:
+        """The chance to err of one test of one pair; half of the pair's, where it has a test for each part."""
+        return (1 - LEVEL) / pairs / (2 if self.failures else 1)
 
     def minimal_detectable_effect(self, power: float = POWER) -> float:
         """The smallest true difference that would be separated with that probability, with these seeds."""
@@ -115,6 +151,10 @@ class _SeedNoise(NamedTuple):
     own: Collection[str]
     pooled_freedom: float
 
+    def of_mean(self, name: str, seeds: int) -> NoiseSource:
+        """The noise over seeds of the mean of one variant."""
+        return NoiseSource(math.sqrt(self.variances[name] / seeds), self.freedom[name])
+
 
 class Contrasts:
     """All contrasts of one board.
@@ -128,10 +168,10 @@ class Contrasts:
         self.scores = scores
         self.declared = frozenset({REFERENCE, *(usual if declared is None else declared)})
         self._found: dict[tuple[str, str], Contrast] = {}
-        self._noise: dict[tuple[int, ...], _SeedNoise] = {}
+        self._noise: dict[tuple[tuple[int, ...], bool], _SeedNoise] = {}
 
     def pairs(self, *names: str) -> int:
-        """How many comparisons one between these is corrected for: all pairs of the declared variants.
+        """How many comparisons one between these is corrected for, in a rank: all pairs of the declared variants.
 
         With a variant that is not declared, all pairs of twice as many: the declared ones cannot know how many others
         a board will show, and up to as many again keep the chance of any false difference at 5 % (simulated).
@@ -140,8 +180,19 @@ class Contrasts:
         >>> contrasts.pairs("rela", "linear"), contrasts.pairs("rela", "mine"), contrasts.pairs("mine", "theirs")
         (3, 15, 15)
         """
-        count = len(self.declared) * (1 if self.declared.issuperset(names) else 2)
+        count = self._family(*names)
         return max(count * (count - 1) // 2, 1)
+
+    def shown_pairs(self, one: str, other: str) -> int:
+        """How many comparisons an interval or a verdict is corrected for: with the reference, those with it alone.
+
+        >>> Contrasts({}, ["softmax", "rela", "linear"]).shown_pairs("rela", "softmax")
+        2
+        """
+        return max(self._family(one, other) - 1, 1) if REFERENCE in (one, other) else self.pairs(one, other)
+
+    def _family(self, *names: str) -> int:
+        return len(self.declared) * (1 if self.declared.issuperset(names) else 2)
 
     def seeds_of(self, one: str, other: str) -> tuple[int, ...]:
         """The seeds that both have."""
@@ -159,72 +210,111 @@ class Contrasts:
         return self.between(name, REFERENCE) if name != REFERENCE and self.seeds_of(name, REFERENCE) else None
 
     def level_of(self, name: str) -> Interval:
-        """The mean score with its interval at 95 %, of this variant alone: it is no comparison, and not corrected."""
-        own = self.scores[name]
+        """The mean score of the seeds that learned, or of all where none did, with its interval at 95 %.
+
+        Of this variant alone: it is no comparison, and not corrected.
+        """
+        own = self.scores[name].compared
         if len(own.seeds) < 2:
             return own.level()
-        noise = self._noise_over(own.seeds)
-        error = math.sqrt(noise.variances[name] / len(own.seeds))
-        return own.level(NoiseSource(error, noise.freedom[name]))
+        noise = self._noise_over(own.seeds, own.seeds != self.scores[name].seeds)
+        return own.level(noise.of_mean(name, len(own.seeds)))
+
+    def share_of(self, name: str) -> Share:
+        """How many of its trainings learned."""
+        learned = self.scores[name].learned
+        return Share(sum(learned), len(learned))
+
+    def failing(self, names: Iterable[str]) -> list[str]:
+        """Who of these learned at some seeds only."""
+        return [name for name in names if name in self.scores and self.scores[name].learned_in_part]
 
     def rank_intervals(self, names: Sequence[str]) -> list[RankInterval]:
         """Rank intervals of `names`, who all have enough seeds in common."""
-        return rank_intervals(names, lambda one, other: self.between(one, other).advantage, pairs=self.pairs)
+        return contrast_ranks(names, self.between, self.pairs)
 
     def _between(self, one: str, other: str) -> Contrast:
-        mine, theirs = self.scores[one], self.scores[other]
-        found = mine.advantage_over(theirs)
+        mine, theirs = (self.scores[name] for name in (one, other))
         seeds = self.seeds_of(one, other)
+        shares = tuple(Share(sum(own.on_seeds(seeds).learned), len(seeds)) for own in (mine, theirs))
+        of_all = mine.advantage_over(theirs)
+        both = tuple(seed for seed in seeds if seed in mine.compared.seeds and seed in theirs.compared.seeds)
+        found = mine.compared.advantage_over(theirs.compared) if both and both != seeds else of_all
         of_test = tuple(source for source in found.noise if source.freedom is None)
-        if len(seeds) < 2:
+        failures = mine.learned_in_part or theirs.learned_in_part
+        own: tuple[str, ...] = ()
+        is_moderated = False
+        possible = (-1.0, 1.0) if mine.metric.is_share else (-math.inf, math.inf)
+        if len(both) < 2:
             noise_of: NoiseOf = lambda count: of_test  # noqa: E731
-            own: tuple[str, ...] = ()
-            is_moderated = False
         else:
-            noise = self._noise_over(seeds)
-            noise_of = _noise_of(noise, one, other, len(seeds), of_test)
+            noise = self._noise_over(both, failures)
+            noise_of = _noise_of(noise, one, other, len(both), of_test)
             own = tuple(name for name in (one, other) if name in noise.own)
             is_moderated = math.isfinite(noise.pooled_freedom)
+            if mine.metric.is_share:
+                # wherever in its interval `other` is, no share is below 0 or above 1
+                level = theirs.on_seeds(both).level(noise.of_mean(other, len(both)))
+                possible = -level.high, 1 - level.low
         return Contrast(
             one=one,
             other=other,
             metric=mine.metric,
-            seeds=seeds,
-            pairs=self.pairs(one, other),
-            advantage=Estimate(found.value, noise_of(len(seeds))),
+            seeds=both,
+            pairs=self.shown_pairs(one, other),
+            advantage=Estimate(found.value, noise_of(len(both))),
+            of_all=of_all.value,
+            shares=(shares[0], shares[1]),
             noise_of=noise_of,
+            possible=possible,
             other_learned=theirs.has_learned,
+            failures=failures,
             is_moderated=is_moderated,
             own=own,
         )
 
-    def _noise_over(self, seeds: tuple[int, ...]) -> _SeedNoise:
-        """Variances over exactly these seeds, of all who have them."""
-        if seeds not in self._noise:
-            there = sorted(name for name, own in self.scores.items() if set(seeds) <= set(own.seeds))
-            scores = np.array([self.scores[name].on_seeds(seeds).scores for name in there])
-            learned = [self.scores[name].on_seeds(seeds).learned for name in there]
-            # who learned at some seeds only has two levels; who learned at none has the noise of guessing
-            pool = [name in self.declared and all(each) for name, each in zip(there, learned, strict=True)]
-            mixed = [any(each) and not all(each) for each in learned]
-            found = moderated_variances(scores, np.array(pool), np.array(mixed))
-            self._noise[seeds] = _SeedNoise(
+    def _noise_over(self, seeds: tuple[int, ...], failures: bool) -> _SeedNoise:
+        """Variances over exactly these seeds, of all who have them; each its own where trainings of a pair failed."""
+        if (seeds, failures) not in self._noise:
+            compared = {name: own.compared for name, own in self.scores.items()}
+            there = sorted(name for name, own in compared.items() if set(seeds) <= set(own.seeds))
+            scores = np.array([compared[name].on_seeds(seeds).scores for name in there])
+            # who did not learn the task has the noise of guessing, and who fails is told apart by few seeds
+            usual = [self.scores[name].has_learned and not self.scores[name].learned_in_part for name in there]
+            pool = np.array([name in self.declared for name in there]) & usual & (not failures)
+            found = moderated_variances(scores, pool)
+            self._noise[seeds, failures] = _SeedNoise(
                 variances=dict(zip(there, found.variances.tolist(), strict=True)),
                 freedom=dict(zip(there, found.freedom.tolist(), strict=True)),
                 weights=dict(zip(there, found.weights.tolist(), strict=True)),
                 own=frozenset(name for name, keeps in zip(there, found.keeps_own, strict=True) if keeps),
                 pooled_freedom=float(found.pooled_freedom),
             )
-        return self._noise[seeds]
+        return self._noise[seeds, failures]
+
+
+def contrast_ranks(
+    names: Sequence[str], between: Callable[[str, str], Contrast], pairs: Callable[[str, str], int]
+) -> list[RankInterval]:
+    """Rank intervals of `names` by both parts of the contrasts of all pairs."""
+    return ranked_by(names, lambda one, other: between(one, other).direction(pairs(one, other)))
 
 
 def mean_contrast(contrasts: Sequence[Contrast]) -> Contrast:
-    """The mean of contrasts of the same two variants over tasks, of these tasks and not of others."""
+    """The mean of contrasts of the same two variants over tasks, of these tasks and not of others.
+
+    Trainings that learned are counted over all of them.
+    """
     first = contrasts[0]
-    count = len(contrasts)
 
     def noise_of(seeds: int) -> tuple[NoiseSource, ...]:
-        return tuple(NoiseSource(n.error / count, n.freedom) for each in contrasts for n in each.noise_of(seeds))
+        return pooled_mean_of([Estimate(0.0, each.noise_of(seeds)) for each in contrasts]).noise
+
+    def mean(values: Iterable[float]) -> float:
+        return math.fsum(values) / len(contrasts)
+
+    def total(at: int) -> Share:
+        return Share(*(sum(counts) for counts in zip(*(each.shares[at] for each in contrasts), strict=True)))
 
     return Contrast(
         one=first.one,
@@ -232,11 +322,16 @@ def mean_contrast(contrasts: Sequence[Contrast]) -> Contrast:
         metric=first.metric,
         seeds=min((each.seeds for each in contrasts), key=len),
         pairs=first.pairs,
-        advantage=mean_of([each.advantage for each in contrasts]),
+        advantage=pooled_mean_of([each.advantage for each in contrasts]),
+        of_all=mean(each.of_all for each in contrasts),
+        shares=(total(0), total(1)),
         noise_of=noise_of,
+        possible=(mean(each.possible[0] for each in contrasts), mean(each.possible[1] for each in contrasts)),
         other_learned=all(each.other_learned for each in contrasts),
+        failures=any(each.failures for each in contrasts),
         is_moderated=all(each.is_moderated for each in contrasts),
         own=tuple(sorted({name for each in contrasts for name in each.own})),
+        tasks=len(contrasts),
     )
 
 

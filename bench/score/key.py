@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import SelectionError
+from ..core.record import Record
 from ..core.spec import Spec, parse_selection
 from ..stats.format import in_a_line
 from ..store.rows import ResultRow
@@ -78,6 +79,21 @@ def board_keys(table: ResultTable, wanted: BoardFilter | None = None) -> list[Bo
         for machine in machines.get((task, preset, fidelity, protocol), [""])
     ]
     return sorted(key for key in found if wanted.machine in (None, key.machine))
+
+
+def answering(keys: Sequence[BoardKey], records: Sequence[Record]) -> list[BoardKey]:
+    """Of `keys`, the boards that the Records of a run answer: their tasks, presets, selections and machines."""
+    asked = {(str(record.cell.task), str(record.cell.preset)) for record in records}
+    selections = {record.cell.selection for record in records if record.cell.lane == "train"}
+    machines = {record.measured_on for record in records if record.cell.lane == "time"}
+    return [
+        key
+        for key in keys
+        if (key.task, key.preset) in asked
+        and (not selections or key.selection in selections)
+        # what was only trained may have been timed on any machine
+        and (not machines or key.machine in machines | {""})
+    ]
 
 
 def _shared(row: ResultRow) -> tuple[str, str, str, int]:

@@ -22,7 +22,7 @@ from ..store.artifacts import ExampleResults, agrees, score_of
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from .key import BoardKey
-from .learning import ConstantPrediction, best_constant, learned_seeds
+from .learning import Bars, above, bars_of, learned_seeds
 
 Predictions = Callable[[str], ExampleResults | None]
 """Reads an artifact; None where it is missing."""
@@ -35,10 +35,10 @@ class SeedScores:
     Of what is known of each example, None unless it is kept for every seed: `correct`, for accuracy, by seed; `draws`,
     for all else, (draws, seeds), the scores of resampled examples. `documents`: (examples, 2), the documents of each
     pair, None where examples share none. `curves`: artifacts that hold the training curves,
-    by seed, empty where there is none. `learned_by_seed`: which seeds are above the best constant prediction, empty
-    where nothing is known. `uncounted`: seeds with a result behind a gap in 0, 1, 2, …, which do not count.
-    `missing_reason`: why these do not suffice for a rank; empty where they do. `rows`: places in the ResultTable, of
-    failed Records too.
+    by seed, empty where there is none. `learned_by_seed`: which trainings did not fail, and `above_by_seed`: which are
+    above the best constant prediction, empty where nothing is known. `uncounted`: seeds with a result behind a gap in
+    0, 1, 2, …, which do not count. `missing_reason`: why these do not suffice for a rank; empty where they do. `rows`:
+    places in the ResultTable, of failed Records too.
     """
 
     variant: str
@@ -51,6 +51,7 @@ class SeedScores:
     documents: npt.NDArray[Any] | None = None
     curves: tuple[str, ...] = ()
     learned_by_seed: tuple[bool, ...] = ()
+    above_by_seed: tuple[bool, ...] = ()
     uncounted: tuple[int, ...] = ()
     missing_reason: str = ""
     rows: tuple[int, ...] = ()
@@ -65,13 +66,25 @@ class SeedScores:
 
     @property
     def learned(self) -> tuple[bool, ...]:
-        """By seed, whether it is above the best constant prediction; so it is where nothing says otherwise."""
+        """By seed, whether it learned; so it did where nothing says otherwise."""
         return self.learned_by_seed or (True,) * len(self.seeds)
 
     @property
     def has_learned(self) -> bool:
-        """Whether more than half of the seeds learned."""
-        return 2 * sum(self.learned) > len(self.seeds)
+        """Whether more than half of the seeds are above the best constant prediction, and so the task was learned."""
+        return 2 * sum(self.above_by_seed or self.learned) > len(self.seeds)
+
+    @property
+    def learned_in_part(self) -> bool:
+        """Whether it learned at some seeds and not at others: then its scores have two modes."""
+        return any(self.learned) and not all(self.learned)
+
+    @property
+    def compared(self) -> SeedScores:
+        """The part that is of one mode: the seeds that learned, or all where none did."""
+        if not self.learned_in_part:
+            return self
+        return self.on_seeds(tuple(seed for seed, learned in zip(self.seeds, self.learned, strict=True) if learned))
 
     def level(self, of_seeds: NoiseSource | None = None) -> Interval:
         """The mean score with its interval; `of_seeds`: its noise over seeds, the seeds' own where it is None."""
@@ -92,6 +105,7 @@ class SeedScores:
             draws=None if self.draws is None else self.draws[:, at],
             curves=tuple(self.curves[i] for i in at) if self.curves else (),
             learned_by_seed=tuple(self.learned_by_seed[i] for i in at) if self.learned_by_seed else (),
+            above_by_seed=tuple(self.above_by_seed[i] for i in at) if self.above_by_seed else (),
         )
 
     def advantage_over(self, other: SeedScores) -> Estimate:
@@ -127,19 +141,19 @@ def is_unlearned(reference: SeedScores | None) -> bool:
 def scores_by_variant(table: ResultTable, board_key: BoardKey, predictions: Predictions) -> dict[str, SeedScores]:
     """Scores by variant, each of its own seeds 0, 1, 2, … without a gap.
 
-    A variant has a rank with at least three of them, and three in common with the reference. Whatever Records the
-    others have changes none of that.
+    A variant has a rank with at least three of them, and three in common with the reference; one that learned at some
+    seeds only, where it learned at three. Whatever Records the others have changes none of that.
     """
     by_variant: dict[str, list[ResultRow]] = {}
     for row in sorted(board_key.runs(table, "train"), key=lambda run: (run.variant, run.seed)):
         by_variant.setdefault(row.variant, []).append(row)
     metric = metric_of(table, board_key)
-    constant = best_constant(table, board_key.runs(table, "baseline"), metric)
+    bars = bars_of(table, board_key.runs(table, "baseline"), metric)
     done = {variant: _done(table, rows, metric) for variant, rows in by_variant.items()}
     counted = {variant: _without_gap(rows, done[variant]) for variant, rows in by_variant.items()}
     reference = {one.row.seed for one in counted.get(REFERENCE, ())}
     return {
-        variant: _seed_scores(variant, rows, done[variant], counted[variant], reference, predictions, metric, constant)
+        variant: _seed_scores(variant, rows, done[variant], counted[variant], reference, predictions, metric, bars)
         for variant, rows in by_variant.items()
     }
 
@@ -177,7 +191,7 @@ def _seed_scores(
     reference: set[int],
     predictions: Predictions,
     metric: Metric,
-    constant: ConstantPrediction | None,
+    bars: Bars,
 ) -> SeedScores:
     seeds = tuple(int(one.row.seed) for one in used)
     results = _kept(used, predictions, metric)
@@ -187,6 +201,7 @@ def _seed_scores(
     examples = least if metric.is_share or kept is None else len(kept[0])
     draws = None if metric.is_share or kept is None else _draws(kept, metric)
     uncounted = tuple(int(one.row.seed) for one in done if one not in used)
+    learned = learned_seeds(scores, examples, draws, metric, bars)
     return SeedScores(
         variant=variant,
         metric=metric,
@@ -197,9 +212,10 @@ def _seed_scores(
         draws=draws,
         documents=results[0].documents if results else None,
         curves=tuple(one.row.artifacts.get("curve", "") for one in used),
-        learned_by_seed=learned_seeds(scores, examples, draws, metric, constant) if constant else (),
+        learned_by_seed=learned,
+        above_by_seed=above(scores, examples, draws, metric, bars.constant),
         uncounted=uncounted,
-        missing_reason=_missing_reason(rows, seeds, uncounted, reference),
+        missing_reason=_missing_reason(rows, seeds, uncounted, reference) or _too_few(learned),
         rows=tuple(sorted(int(row.at) for row in rows)),
     )
 
@@ -249,6 +265,14 @@ def _missing_reason(
     if len(reference & {*seeds}) < LEAST_SEEDS:
         return f"fewer than {LEAST_SEEDS} seeds in common with {REFERENCE}"
     return ""
+
+
+def _too_few(learned: tuple[bool, ...]) -> str:
+    """Why one that learned at a few seeds only has no rank: two trainings tell nothing of how far a third may lie."""
+    count = sum(learned)
+    if not 0 < count < LEAST_SEEDS or count == len(learned):
+        return ""
+    return f"learned at {count} of {len(learned)} seeds; a rank needs {LEAST_SEEDS}"
 
 
 def describe_outcome(outcome: str) -> str:

@@ -101,6 +101,23 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(math.fsum(e.value for e in estimates) / count, noise)
 
 
+def pooled_mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """As `mean_of`, with one t for the sum of all noise that has degrees of freedom (Satterthwaite 1946).
+
+    A quantile for each estimate, added in squares, is exact for one estimate and too wide for several.
+
+    >>> pooled_mean_of([Estimate(1.0, (NoiseSource(0.3, 4),)), Estimate(3.0, (NoiseSource(0.3, 4),))]).noise[0].freedom
+    8.0
+    """
+    mean = mean_of(estimates)
+    of_seeds = [n for n in mean.noise if n.freedom is not None and n.error > 0]
+    of_test = [n for n in mean.noise if n.freedom is None]
+    inverse = math.fsum(n.error**4 / n.freedom for n in of_seeds if n.freedom)
+    error = math.hypot(*(n.error for n in of_seeds))
+    pooled = [NoiseSource(error, error**4 / inverse)] if inverse else []
+    return Estimate(mean.value, (*pooled, *([NoiseSource(math.hypot(*(n.error for n in of_test)))] if of_test else [])))
+
+
 @lru_cache(maxsize=4096)
 def quantile(level: float, freedom: float | None) -> float:
     """The t with P(|T| ≤ t) = level for Student's T; the normal's where `freedom` is None.

@@ -52,12 +52,10 @@ class Prior(NamedTuple):
     freedom: Floats
 
 
-def moderated_variances(scores: Floats, pool: Flags, keeps_own: Flags | None = None) -> SeedVariances:
+def moderated_variances(scores: Floats, pool: Flags) -> SeedVariances:
     """Moderated variances of `scores` (…, variants, seeds), at least two seeds, the same ones for all variants.
 
-    `pool`: (…, variants), who tells what is usual; `keeps_own`: who is known to keep its own variance, such as a
-    variant that learned at some seeds only. With fewer than three in the pool nobody is moderated
-    (weights of 0).
+    `pool`: (…, variants), who tells what is usual. With fewer than three in it nobody is moderated (weights of 0).
 
     >>> scores = np.array([[1.0, 2.0, 3.0], [2.0, 1.0, 3.0], [3.0, 3.0, 0.0]])
     >>> found = moderated_variances(scores, np.array([True, False, False]))
@@ -65,13 +63,12 @@ def moderated_variances(scores: Floats, pool: Flags, keeps_own: Flags | None = N
     ([1.0, 1.0, 3.0], [2.0, 2.0, 2.0])
     """
     seeds = scores.shape[-1]
-    own = np.broadcast_to(np.False_ if keeps_own is None else keeps_own, scores.shape[:-1])
-    inside = np.broadcast_to(pool, scores.shape[:-1]) & ~own
+    inside = np.broadcast_to(pool, scores.shape[:-1])
     variances = seed_variances(scores, inside)
     # who is far outside blurs the seeds' effects, and so widens the others' variances; to take these anew without it
     # raised the error of boards with one deviation five times the others' from 5.2 to 7.2 % at five seeds
-    far = _far_outside(variances, inside, seeds - 1)
-    own, inside = own | far, inside & ~far
+    own = _far_outside(variances, inside, seeds - 1)
+    inside = inside & ~own
     prior = prior_of(variances, inside, seeds - 1, cap=float(seeds))
     weights = np.where(own, 0.0, prior.freedom[..., None])
     freedom = weights + (seeds - 1)

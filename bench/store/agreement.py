@@ -36,6 +36,18 @@ def tested(record: Record) -> Measurement | None:
     return next((measurement for measurement in found if measurement is not None), None)
 
 
+def is_disputed(one: Measurement, other: Measurement) -> bool:
+    """Whether two results of one cell are shares that differ by more than the test examples and two machines explain.
+
+    Five standard errors of the difference and five points: trainings of one seed on two machines differ by chance too.
+    """
+    examples = min(each.where.get("examples") or 0 for each in (one, other))
+    if one.unit != "fraction" or not examples:
+        return False
+    mean = min(max((one.value + other.value) / 2, 0.0), 1.0)
+    return abs(one.value - other.value) > max(0.05, 5 * math.sqrt(2 * mean * (1 - mean) / examples))
+
+
 def prediction_errors(record: Record, results: ExampleResults) -> Iterator[str]:
     """How the test score differs from the one that `results` give, and so that of each setting of the test."""
     stated, kept = tested(record), results.values
@@ -217,8 +229,9 @@ class Repeats:
             self.undecided += differs
             return
         if ours is not None and theirs is not None and differs:
+            state = "result disputed: " if is_disputed(ours, theirs) else ""
             yield (
-                f"its {ours.name} is {ours.value:.4f}, but {place}, of the same cell, has {theirs.value:.4f}; "
+                f"{state}its {ours.name} is {ours.value:.4f}, but {place}, of the same cell, has {theirs.value:.4f}; "
                 "that came first and counts"
             )
         if record.started < first.started:

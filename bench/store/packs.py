@@ -36,7 +36,12 @@ def pack_name(label: str, members: Iterable[str]) -> str:
 
 def pack_names(folder: int) -> list[str]:
     """The names of the packs in a folder, sorted."""
-    return sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
+    return sorted(name for name in os.listdir(folder) if is_pack_name(name))
+
+
+def is_pack_name(name: str) -> bool:
+    """Whether `pack_name` could have given it."""
+    return _NAME.fullmatch(name) is not None
 
 
 def write_pack(file: BinaryIO, members: Iterable[str], read: Callable[[str], bytes]) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,19 +83,29 @@ def names_in(folder: int) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.endswith(".jsonl") and not name.startswith("."))
 
 
+def other_names(folder: int, is_given: Callable[[str], bool]) -> list[str]:
+    """The names in a folder that are not given ones, sorted, as text that can be printed."""
+    return [spelt(name) for name in sorted(os.listdir(folder)) if not is_given(name)]
+
+
+def is_given_name(name: str) -> bool:
+    """Whether a file of this name is of attnbench, or one that a kill has left."""
+    return re.fullmatch(r"arrivals\.txt(\.torn)?|[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.jsonl(\.torn)?", name) is not None
+
+
 def read_file(folder: int, name: str, known: RecordFile | None = None) -> RecordFile:
     """Read every line of a file; a missing file has no lines. Returns `known` where the file has not changed since."""
     try:
         with open_regular(name, folder=folder, follow=False) as file:
-            stamp = _stamp(file)
-            if known is not None and known.stamp == stamp:
+            status = os.fstat(file.fileno())
+            if known is not None and known.stamp == (status.st_size, status.st_mtime_ns):
                 return known
-            found = _parse(name, stamp, file)
+            found = _parse(name, file)
             # a line that was just being written is read in two pieces, the second of which may not be the last line
             if any(bad.reason == _INCOMPLETE for bad in found.bad_lines):
                 with _no_writer(file):
                     file.seek(0)
-                    found = _parse(name, _stamp(file), file)
+                    found = _parse(name, file)
             return found
     except FileNotFoundError:
         return RecordFile(name=name)
@@ -110,8 +121,10 @@ def append_line(folder: int, name: str, line: bytes) -> str:
     descriptor = open_to_append(name, folder=folder)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        notice = _set_torn_line_aside(folder, name, descriptor)
-        size = os.lseek(descriptor, 0, os.SEEK_END)
+        size, notice = os.lseek(descriptor, 0, os.SEEK_END), ""
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            notice = _set_torn_line_aside(folder, name, descriptor)
+            size = os.lseek(descriptor, 0, os.SEEK_END)
         try:
             _write_whole(descriptor, line)
         except OSError:
@@ -127,9 +140,17 @@ def append_line(folder: int, name: str, line: bytes) -> str:
 _INCOMPLETE = "the last line is incomplete and was not read"
 
 
-def _parse(name: str, stamp: tuple[int, int], file: BinaryIO) -> RecordFile:
-    records, numbers, bad, lines, ends = [], [], [], 0, True
-    for number, line in enumerate(_lines(file), start=1):
+def _parse(name: str, file: BinaryIO) -> RecordFile:
+    status = os.fstat(file.fileno())
+    stamp = status.st_size, status.st_mtime_ns
+    records, numbers, bad, number, lines, ends = [], [], [], 0, 0, True
+    while line := file.readline(MOST_LINE_BYTES + 2):
+        number += 1
+        if len(line) > MOST_LINE_BYTES + 1:
+            # as much as shows that it is too long; the rest is passed over
+            while (rest := file.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
+                if file.tell() > MOST_FILE_BYTES:
+                    break
         if number > MOST_LINES or file.tell() > MOST_FILE_BYTES:
             most = f"{MOST_LINES:,} lines and {MOST_FILE_BYTES:,} bytes"
             bad.append(BadLine(0, f"it is longer than {most}; lines from {number:,} on were not read"))
@@ -147,21 +168,6 @@ def _parse(name: str, stamp: tuple[int, int], file: BinaryIO) -> RecordFile:
         name=name, stamp=stamp, records=tuple(records), numbers=tuple(numbers), bad_lines=tuple(bad), lines=lines,
         ends=ends,
     )  # fmt: skip
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines with their ends; of one that is too long, as much as shows that it is."""
-    while line := file.readline(MOST_LINE_BYTES + 2):
-        if len(line) > MOST_LINE_BYTES + 1:
-            while (rest := file.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
-                if file.tell() > MOST_FILE_BYTES:
-                    break
-        yield line
-
-
-def _stamp(file: BinaryIO) -> tuple[int, int]:
-    status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns
 
 
 @contextmanager
@@ -182,9 +188,12 @@ def _no_writer(file: BinaryIO) -> Iterator[None]:
 
 
 def _set_torn_line_aside(folder: int, name: str, descriptor: int) -> str:
-    start, tail = _tail(descriptor)
-    if not tail:
-        return ""
+    end = start = os.lseek(descriptor, 0, os.SEEK_END)
+    tail = b""
+    while start > 0 and b"\n" not in tail:
+        start = max(0, start - max(65536, len(tail)))
+        tail = os.pread(descriptor, end - start, start)
+    tail = tail.rpartition(b"\n")[2]
     with suppress(StoreError):
         Record.from_line(tail)
         # the line is whole, and only its end was lost
@@ -195,19 +204,8 @@ def _set_torn_line_aside(folder: int, name: str, descriptor: int) -> str:
         _write_whole(torn, tail + b"\n")
     finally:
         os.close(torn)
-    os.ftruncate(descriptor, start)
+    os.ftruncate(descriptor, end - len(tail))
     return f"{name}: the last line was torn by an interruption; it was set aside in {name}.torn"
-
-
-def _tail(descriptor: int) -> tuple[int, bytes]:
-    """Find where a last line without an end begins, and its bytes; the bytes are empty where the last line is whole."""
-    end = os.lseek(descriptor, 0, os.SEEK_END)
-    start, tail = end, b""
-    while start > 0 and b"\n" not in tail:
-        start = max(0, start - max(65536, len(tail)))
-        tail = os.pread(descriptor, end - start, start)
-    tail = tail.rpartition(b"\n")[2]
-    return end - len(tail), tail
 
 
 def _write_whole(descriptor: int, content: bytes) -> None:

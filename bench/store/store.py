@@ -21,11 +21,11 @@ from typing import BinaryIO
 from ..core.cell import Cell
 from ..core.decode import brief
 from ..core.errors import StoreError
-from ..core.files import open_folder, open_regular, read_regular
+from ..core.files import made_folder, open_regular, read_regular, replacing
 from ..core.record import Outcome, Record, Site
 from . import record_files
 from .arrivals import in_order_of_arrival, log_arrival, read_log
-from .packs import member_names, pack_name, pack_names, read_member, write_pack
+from .packs import is_pack_name, member_names, pack_name, pack_names, read_member, write_pack
 from .record_files import RecordFile
 
 LOCAL = Path("results/local")
@@ -46,6 +46,7 @@ class Store:
 
     def __init__(self, root: Path, on_warning: Callable[[str], None] = print):
         self.root = Path(root)
+        self._artifacts = self.root / "artifacts"
         self._on_warning = on_warning
         self._warnings: set[str] = set()
         self._parsed: dict[str, RecordFile] = {}
@@ -75,33 +76,38 @@ class Store:
                 with suppress(OSError):
                     path.rmdir()
 
-    def append(self, record: Record, line: bytes | None = None) -> None:
+    def append(self, record: Record, line: bytes | None = None, *, unless: Callable[[], bool] | None = None) -> bool:
         """Add one line, and return once it is on disk. `line`: that of the Record, where it came as one.
 
+        With `unless`, nothing is added where that is true or where this very line is stored, as of a Record that came
+        on two ways: asking and adding are one step, whatever other processes do. Returns whether the line was added.
         Raises StoreError where it cannot be; the file is then as it was and the line is kept in the temporary folder.
         """
         if not _MACHINE.fullmatch(record.machine.id):
             raise StoreError(f"expected a machine id of letters, digits, '.', '_', '-', got {record.machine.id!r}")
         name, line = f"{record.machine.id}.jsonl", line or record.to_line()
         try:
-            (self.root / record_files.FOLDER).mkdir(parents=True, exist_ok=True)
-            with record_files.opened(self.root, record_files.FOLDER) as folder:
+            with made_folder(self.root / record_files.FOLDER) as folder:
+                if unless is not None:
+                    # until the folder is closed
+                    fcntl.flock(folder, fcntl.LOCK_EX)
+                    # only what was added since the last call is read, and nothing is parsed
+                    end, known = self._lines.get(name, (0, set()))
+                    with suppress(FileNotFoundError), open_regular(name, folder=folder, follow=False) as file:
+                        file.seek(end)
+                        for each in iter(file.readline, b""):
+                            if each.endswith(b"\n"):
+                                known.add(hashlib.sha256(each).digest())
+                                end += len(each)
+                    self._lines[name] = end, known
+                    if hashlib.sha256(line).digest() in known or unless():
+                        return False
                 torn = record_files.append_line(folder, name, line)
         except OSError as error:
             raise StoreError(_advice(self.root, error) + _rescue(name, line)) from error
         if torn:
             self.warn(f"{self.root / record_files.FOLDER}: {torn}")
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Held by one process at a time, so that asking and then appending is one step."""
-        try:
-            (self.root / record_files.FOLDER).mkdir(parents=True, exist_ok=True)
-            with record_files.opened(self.root, record_files.FOLDER) as folder:
-                fcntl.flock(folder, fcntl.LOCK_EX)
-                yield
-        except OSError as error:
-            raise StoreError(_advice(self.root, error)) from error
+        return True
 
     def records(self) -> Iterator[Record]:
         """Every readable Record in the order of arrival, see `arrivals.py`.
@@ -147,30 +153,6 @@ class Store:
         final = [record for record in same if record.outcome is Outcome.OK or not retry]
         return final[-1] if final else None
 
-    def holds(self, record: Record, line: bytes) -> bool:
-        """Whether this very line of a Record is stored: a Record that came here on two ways is appended once.
-
-        Only what was appended since the last call is read, and nothing is parsed, since it is asked for each Record.
-        """
-        name = f"{record.machine.id}.jsonl"
-        end, known = self._lines.setdefault(name, (0, set()))
-        try:
-            with (
-                record_files.opened(self.root, record_files.FOLDER) as folder,
-                open_regular(name, folder=folder, follow=False) as file,
-            ):
-                file.seek(end)
-                for each in iter(file.readline, b""):
-                    if each.endswith(b"\n"):
-                        known.add(hashlib.sha256(each).digest())
-                        end += len(each)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise StoreError(_unreadable(self.root, error)) from error
-        self._lines[name] = (end, known)
-        return hashlib.sha256(line).digest() in known
-
     def checkpoint(self, cell: Cell, digest: str) -> Path:
         """Where a Cell's training state belongs; other code or other data never resumes it."""
         return self.root / "checkpoints" / f"{cell.key}-{digest}.pt"
@@ -188,18 +170,8 @@ class Store:
     def _writing(self, name: str) -> Iterator[BinaryIO]:
         """A file to write, that gets its name among the artifacts once it is whole and on disk."""
         try:
-            self._artifacts.mkdir(parents=True, exist_ok=True)
-            os.close(open_folder(self._artifacts, follow=False))
-            handle, temporary = tempfile.mkstemp(dir=self._artifacts, prefix=".")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    yield file
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(temporary).replace(self._artifacts / name)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            with replacing(self._artifacts / name) as file:
+                yield file
         except OSError as error:
             raise StoreError(_advice(self.root, error)) from error
 
@@ -269,12 +241,10 @@ class Store:
             made[pack] = len(members)
         return made
 
-    @property
-    def _artifacts(self) -> Path:
-        return self.root / "artifacts"
-
     def _read(self, folder: int, name: str) -> RecordFile:
         self._parsed[name] = found = record_files.read_file(folder, name, self._parsed.get(name))
+        if not found.bad_lines:
+            return found
         place = f"{self.root / record_files.FOLDER / record_files.spelt(name)}"
         for bad in found.bad_lines[:MOST_NOTICES]:
             self.warn(
@@ -302,6 +272,12 @@ def _rescue(name: str, line: bytes) -> str:
 def is_artifact_name(name: str) -> bool:
     """Whether `put_artifact` could have given it: 24 hexadecimal digits and a suffix."""
     return _ARTIFACT.fullmatch(name) is not None
+
+
+def is_given_name(name: str) -> bool:
+    """Whether a file among the artifacts is one, a pack, or one of the two that a kill has left unfinished."""
+    whole = re.sub(r"\.[0-9a-f]{16}\.unfinished\Z", "", name)
+    return is_artifact_name(whole) or is_pack_name(whole)
 
 
 def _unreadable(root: Path, error: OSError) -> str:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 
+from ..core.metrics import Metric
 from ..core.protocol import VERSION_ZERO
 from ..core.record import Machine, Measurement, Record
+from ..core.spec import Spec
 from .rows import HeadMeasurement, ResultRow
-from .versions import OTHER_TASKS, grouped, with_staleness
+from .versions import OTHER_TASKS, grouped, installed_metric, with_staleness
 
 _EXACTLY = attrgetter("task", "preset", "fidelity", "protocol")
 
@@ -133,8 +135,23 @@ def table_of(records: Iterable[Record]) -> ResultTable:
         ordered = tuple(records)
         # a Record that failed before its data was there goes with the data that its board key had last
         known = {_without_data(r): r.data.fidelity for r in ordered if r.data and r.data.fidelity}
+        metrics = _disputed_metrics(ordered)
         rows = [_row(at, record, known) for at, record in enumerate(ordered)]
+        rows = [row._replace(metric=metrics.get(record.cell.task, row.metric) if row.metric else None)
+                for row, record in zip(rows, ordered, strict=True)]  # fmt: skip
         return ResultTable(ordered, with_staleness(rows))
+
+
+def _disputed_metrics(records: Iterable[Record]) -> dict[Spec, Metric]:
+    """Of each task whose Records do not agree on one metric, that of the installed task, or the one that came first.
+
+    Otherwise one Record with another chance or direction would decide who has learned.
+    """
+    stated: dict[Spec, list[Metric]] = {}
+    for record in records:
+        if record.metric is not None and record.metric not in stated.setdefault(record.cell.task, []):
+            stated[record.cell.task].append(record.metric)
+    return {task: installed_metric(task) or found[0] for task, found in stated.items() if len(found) > 1}
 
 
 @contextmanager

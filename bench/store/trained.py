@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.decode import brief
 from ..core.errors import SelectionError
 from ..core.record import Outcome, Record
 from .store import Store
@@ -30,7 +31,7 @@ def find_trained(store: Store, key: str) -> Record:
             f"trained in {store.root}"
         )
         for record in shown:
-            problem.add_note(f"{record.key}  {record.cell}")
+            problem.add_note(f"{record.key}  {brief(record.cell)}")
         if (more := len(found or named or trained) - len(shown)) > 0:
             problem.add_note(f"and {more:,} more; a word such as a variant or a task narrows the list")
         raise problem

@@ -16,6 +16,7 @@ from ..core.cell import FIRST_TUNING_SEED, REFERENCE
 from ..core.decode import brief
 from ..core.errors import StoreError
 from ..core.metrics import METRICS, RANKING_METRICS
+from ..core.protocol import VERSION_ZERO
 from ..core.record import Measurement, Outcome, Record
 from . import record_files
 from .agreement import Copies, Repeats, curve_errors, prediction_errors, tested, time_errors
@@ -24,8 +25,8 @@ from .arrivals import LOG, ArrivalLog, in_order_of_arrival, read_log
 from .artifacts import curve_of, results_of
 from .learning_rates import choose_rate, first_results, without_rates
 from .record_files import RecordFile
-from .store import Store, is_artifact_name
-from .versions import is_too_new
+from .store import Store, is_artifact_name, is_given_name
+from .versions import installed_metric, is_too_new
 
 MOST_BAD_LINES = 1000
 """Named of one file; the others are counted."""
@@ -77,6 +78,7 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
     if beside is not None:
         _remember(beside, copies, repeats)
     files, log = _record_files(root)
+    warnings += _strange_files(root)
     for file in files:
         errors += _file_errors(file)
     errors += _log_errors(log, files)
@@ -95,6 +97,7 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
             *copies.copied_predictions(),
             *_log_warnings(log, files, repeats.undecided),
             *_missing_seeds(sound),
+            *_other_machines(sound),
             # trials of another machine may have come later, so that nobody need have been wrong
             *_other_choices(sound),
         )
@@ -117,6 +120,18 @@ def _file_errors(file: RecordFile) -> Iterator[tuple[str, int, str]]:
     # the next Record would change this line, which looks as if it had been edited
     if not file.ends and file.numbers and file.numbers[-1] > file.lines:
         yield file.name, file.numbers[-1], "the line has no end; add the line feed that is missing"
+
+
+def _strange_files(root: Path) -> Iterator[ValidationIssue]:
+    """Files among Records and artifacts that no attnbench makes, such as a `.gitattributes` that hides changes."""
+    given = {record_files.FOLDER: record_files.is_given_name, "artifacts": is_given_name}
+    for folder, is_given in given.items():
+        strange: list[str] = []
+        with suppress(OSError), record_files.opened(root, folder) as descriptor:
+            strange = record_files.other_names(descriptor, is_given)
+        if strange:
+            text = f"{len(strange):,} files have names that attnbench does not give, such as {strange[0]}"
+            yield ValidationIssue("warning", folder, text)
 
 
 def _log_errors(log: ArrivalLog, files: Sequence[RecordFile]) -> Iterator[tuple[str, int, str]]:
@@ -181,6 +196,9 @@ def _errors(record: Record, file: str, store: Store, contents: dict[str, bytes])
         yield f"expected a digest VERSIONS-DATA-VARIANT, got {brief(repr(record.digest))}"
     elif is_too_new(record.version, record.cell.lane, record.cell.task.name):
         yield f"its digest states {record.version}, which is newer than the installed attnbench"
+    installed = installed_metric(record.cell.task) if record.metric is not None else None
+    if installed not in (None, record.metric):
+        yield f"its metric is {brief(record.metric)}, but that of the installed task is {installed}"
     if record.data is not None and record.data.fidelity not in FIDELITIES:
         yield f"expected a fidelity of {', '.join(FIDELITIES)}, got {brief(repr(record.data.fidelity))}"
     if record.outcome is not Outcome.OK and not record.reason:
@@ -321,6 +339,14 @@ def _other_choices(records: list[Record]) -> Iterator[tuple[str, str]]:
 def _trained(record: Record) -> tuple[Hashable, ...]:
     """What a trial and the training that it chooses a rate for have in common."""
     return record.cell.variant, record.cell.task, record.digest.partition("-")[2], without_rates(record.setting)
+
+
+def _other_machines(records: list[Record]) -> Iterator[tuple[str, str]]:
+    """Machines whose id is not the hash of their description: whose Records they are, nothing tells."""
+    machines = {record.machine.id: record.machine for record in records if record.version != VERSION_ZERO}
+    for name, machine in sorted(machines.items()):
+        if machine.described_id != name:
+            yield f"{name}.jsonl", f"its machine id is not {machine.described_id}, the hash of what it describes"
 
 
 def _missing_seeds(records: list[Record]) -> Iterator[tuple[str, str]]:

@@ -17,9 +17,11 @@ from typing import Any
 
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import AttnbenchError
+from ..core.metrics import Metric
 from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, OBJECTIVE_VERSIONS, VERSION_ZERO
 from ..core.record import Outcome
 from ..core.registry import TASKS
+from ..core.spec import Spec
 from .rows import ResultRow
 
 REPEATED = "measured again; the first result of a cell counts"
@@ -83,6 +85,15 @@ def _installed_version(task: str) -> float:
         return float("inf") if TASKS.is_foreign(task) else int(TASKS.load(task).version)
     except AttnbenchError:
         return float("inf")
+
+
+@cache
+def installed_metric(task: Spec) -> Metric | None:
+    """What our own task is ranked by; None for a plugin's, which this process does not import, and an unknown one."""
+    try:
+        return None if TASKS.is_foreign(task.name) else TASKS.build(task).metric
+    except AttnbenchError:
+        return None
 
 
 _VERSION = re.compile(r"lane(\d{1,9})(?:\.objective(\d{1,9}))?\.task(\d{1,9})")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import math
+import pickle
+import secrets
 import zipfile
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import StoreError
-from ..core.files import open_regular, replacing
+from ..core.files import is_trusted, make_private, open_regular, read_regular, replacing
 
 MOST_COPIES = 64
 """Copies of the parameters that a checkpoint may hold: model, two moments, the best and the last states."""
@@ -48,8 +51,8 @@ class Training:
 
     `best`: the higher the better, see `Evaluation.rank`. `last_states`: to be averaged at the end. `data_seconds`: of
     `seconds`, those in which the loop waited for its batches; `host_seconds`: those in which the host made steps, which
-    on a GPU is to launch them. `replays`: steps that were replays of a
-    CUDA graph.
+    on a GPU is to launch them. `replays`: steps that were replays of a CUDA graph. `mark`: of the account that made it,
+    see `mark_of`.
     """
 
     step: int = 0
@@ -64,6 +67,7 @@ class Training:
     best_state: dict[str, Tensor] = field(default_factory=dict)
     last_states: list[dict[str, Tensor]] = field(default_factory=list)
     curve: list[ValidationPoint] = field(default_factory=list)
+    mark: str = ""
 
     @property
     def data_share(self) -> float:
@@ -73,6 +77,23 @@ class Training:
     @property
     def host_seconds_a_step(self) -> float:
         return self.host_seconds / self.step if self.step else 0.0
+
+
+def mark_of(path: Path, cache: Path) -> str:
+    """What marks a checkpoint as made by this account, by a secret in its cache folder; empty where there can be none.
+
+    A folder of strangers may hold a checkpoint of any cell, since digests can be computed: it would go on as ours.
+    """
+    secret = cache / "checkpoints.key"
+    try:
+        if not secret.exists():
+            make_private(cache)
+            with replacing(secret, follow=True) as file:
+                file.write(secrets.token_bytes(32))
+        content = read_regular(secret, 32) if is_trusted(secret) else b""
+    except OSError:
+        return ""
+    return hmac.new(content, path.name.encode(), "sha256").hexdigest() if content else ""
 
 
 def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, state: Training) -> None:
@@ -88,26 +109,30 @@ def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.
         "cuda_random": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             torch.save(content, file)
-    # torch reports a full disk as a RuntimeError
+    # torch reports a full disk as a RuntimeError, in words of its own
     except (OSError, RuntimeError) as error:
-        raise StoreError(f"cannot write the checkpoint {path}: {error}; free space, or use other --results") from None
+        reason = error.strerror if isinstance(error, OSError) else "its disk seems to be full"
+        raise StoreError(f"cannot write the checkpoint {path}: {reason}; free space, or use other --results") from None
 
 
 def read_checkpoint(
-    path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: torch.device
+    path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: torch.device, steps: int
 ) -> Training:
     """The state at the last checkpoint; model, optimiser and random generators are set back to it.
 
-    Raises StoreError, and leaves all of them as they are, where the file is none of this model.
+    Raises StoreError, and leaves all of them as they are, where the file is none of this model, or of a run of more
+    `steps`.
     """
     before = {name: value.detach().clone() for name, value in model.state_dict().items()}
     settings, random = optimiser.state_dict(), torch.get_rng_state()
     try:
         content = _content(path, device, most_bytes=_bytes_of(before) * MOST_COPIES + SLACK)
         state = _training(content["training"], before)
+        # before anything is loaded: a training that starts over begins with the parameters of its seed
+        if state.step > steps:
+            raise ValueError(f"it is of a longer run, of {state.step} steps instead of {steps}")
         model.load_state_dict(content["model"])
         optimiser.load_state_dict(content["optimiser"])
         _check_moments(optimiser)
@@ -165,7 +190,8 @@ def _training(values: dict[str, Any], model: dict[str, torch.Tensor]) -> Trainin
     state = Training(**values | {"curve": [ValidationPoint(**point) for point in values["curve"]]})
     wholes = (state.step, state.replays, state.loss_steps, state.best_step)
     reals = (state.seconds, state.data_seconds, state.host_seconds, state.loss_sum, *state.best)
-    if not all(type(each) is int and each >= 0 for each in wholes) or not all(type(each) is float for each in reals):
+    is_numbered = all(type(each) is int and each >= 0 for each in wholes) and type(state.mark) is str
+    if not is_numbered or not all(type(each) is float for each in reals):
         raise TypeError("its counts are no numbers")
     for parameters in (state.best_state, *state.last_states):
         if parameters and (
@@ -195,4 +221,7 @@ def _bytes_of(parameters: dict[str, torch.Tensor]) -> int:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, pickle.UnpicklingError):
+        # torch's own words end with advice to execute it
+        return "it holds more than tensors and numbers, which is never loaded"
     return (str(error) or type(error).__name__).partition("\n")[0][:200]

@@ -31,6 +31,7 @@ class Trainer:
     """Trains `model` on `dataset` as `recipe` says. Data order depends on (task, seed), never on the variant.
 
     Killed and run again with the same checkpoint file it goes on where it was and, on CPU, ends with the same bits.
+    `mark`: of this account, see `mark_of`; it is told where a checkpoint that is gone on from has another.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Trainer:
         seed: int,
         device: torch.device,
         checkpoint: Path | None = None,
+        mark: str | None = None,
         report: Report = lambda training: None,
         heartbeat: Callable[[], None] = lambda: None,
         notice: Callable[[str], None] = lambda message: None,
@@ -53,7 +55,8 @@ class Trainer:
         self.checkpoint, self.report, self.heartbeat, self.notice = checkpoint, report, heartbeat, notice
         self.ordinary = why_not(model, recipe, device)
         self.optimiser = adamw(model, recipe, device, captured=not self.ordinary)
-        self.state = Training()
+        self.mark = mark
+        self.state = Training(mark=mark or "")
         # summed on the device, so that no step waits for the host
         self.loss_total = torch.zeros((), dtype=torch.float64, device=device)
         self.step: OrdinaryStep = partial(ordinary_step, model, self.optimiser, recipe)
@@ -75,7 +78,7 @@ class Trainer:
         self._restore()
         prepare(self.optimiser, self.device, captured=self.captured is not None)
         state, recipe = self.state, self.recipe
-        numbers = self.numbers(state.step, recipe.steps)
+        numbers = range(state.step * recipe.accumulate, recipe.steps * recipe.accumulate)
         with batch_source(self.objective, self.dataset.train, self.task, self.seed, self.device, numbers) as source:
             self._train(source)
         if recipe.averaged > 1:
@@ -116,13 +119,10 @@ class Trainer:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - started
 
-    def numbers(self, first: int, last: int) -> range:
-        """The numbers of the batches from one step to another, which is not included."""
-        return range(first * self.recipe.accumulate, last * self.recipe.accumulate)
-
     def _taken(self, source: Source) -> Iterator[Batch]:
         """The batches of the step that comes next, with the time to get them."""
-        for number in self.numbers(self.state.step, self.state.step + 1):
+        first = self.state.step * self.recipe.accumulate
+        for number in range(first, first + self.recipe.accumulate):
             asked = time.perf_counter()
             batch = source(number)
             self.state.data_seconds += time.perf_counter() - asked
@@ -167,13 +167,15 @@ class Trainer:
         if self.checkpoint is None or not self.checkpoint.exists():
             return
         try:
-            self.state = read_checkpoint(self.checkpoint, self.model, self.optimiser, self.device)
-            if self.state.step > self.recipe.steps:
-                raise StoreError(f"the checkpoint {self.checkpoint} is of a longer run")
+            self.state = read_checkpoint(self.checkpoint, self.model, self.optimiser, self.device, self.recipe.steps)
             self.loss_total.fill_(self.state.loss_sum)
+            if self.mark is not None and not (self.mark and self.state.mark == self.mark):
+                self.notice(
+                    f"training goes on at step {self.state.step:,} from {self.checkpoint}, which this account did not "
+                    "make; to start over instead, stop and delete that file"
+                )
         except StoreError as error:
             # kept as it is, it would end every later run too
-            self.state = Training()
             self.notice(f"{error}; it was set aside as {set_aside(self.checkpoint).name}, and training starts over")
 
 

@@ -27,7 +27,7 @@ GUIDES = (
 )  # fmt: skip
 """The order of the pages of docs/; a page that stands in no list here is the last of the guides."""
 
-EVIDENCE = ("negative-results", "scoring_simulations")
+EVIDENCE = ("audit", "negative-results", "scoring_simulations")
 REFERENCE = ("commands", "python", "variant-contract", "task-contract")
 
 PICTURES = (".png", ".svg", ".jpg")

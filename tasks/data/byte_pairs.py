@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ...bench.core.files import read_regular
 from ..contract import DataError, DataPlace
 from .prepared import write_whole
 
-LARGEST_MODEL = 100_000_000
 """Bytes of a model; one of 65,000 pieces has two million."""
 
 
@@ -57,7 +55,7 @@ def cached_model(place: DataPlace, name: str, learn: Callable[[], bytes]) -> byt
     """The model of that name from the cache, learned if it is not there. Raises DataError if it cannot be written."""
     path = place.cache / "subwords" / f"{name}.model"
     with suppress(OSError, RuntimeError):
-        found = read_regular(path, LARGEST_MODEL)
+        found = path.read_bytes()
         # one that is damaged is learned anew, to the same bytes
         sentencepiece().SentencePieceProcessor(model_proto=found)
         return found

@@ -1,16 +1,21 @@
-"""Data: the place of originals and prepared data, and tasks that load the first source that has its data."""
+"""Data: the place of originals and prepared data, tasks that load the first source that has its data, and the examples
+that a Cell trains on, validates on and is tested on.
+"""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from ..contract import Availability, DataError, DataPlace, Dataset, Recipe, Task, no_progress
+import numpy as np
+
+from ...bench.core.hashing import axis_seed
+from ..contract import Availability, DataError, DataPlace, Dataset, Recipe, Subset, Task, Whole, no_progress
 from .prepared import PreparedData
-from .subsets import make_dataset
 
 
 def place(
@@ -84,9 +89,68 @@ class SourcedTask(Task):
         return [source.availability(place) for source in self.sources(place)]
 
     def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
-        prepared = self.at_length(load_first(self.sources(place), place, self.name), recipe.length, place)
+        # sequences that are too long are cut when a batch is made
+        prepared = load_first(self.sources(place), place, self.name)
         return make_dataset(prepared, task=self.name, recipe=recipe, seed=seed, selection=selection)
 
-    def at_length(self, prepared: PreparedData, length: int, place: DataPlace) -> PreparedData:
-        """The same data for a preset of that length. Sequences that are too long are cut when a batch is made."""
-        return prepared
+
+def stratified(labels: Whole, count: int, seed: int, exclude: Whole | None = None) -> Whole:
+    """Sorted positions of `count` examples outside `exclude`, drawn so that each label keeps its share of them all.
+
+    A smaller count with the same seed is a subset of a larger one.
+
+    >>> import numpy as np
+    >>> labels = np.array([0] * 60 + [1] * 40)
+    >>> np.bincount(labels[stratified(labels, 10, seed=1)]).tolist()
+    [6, 4]
+    """
+    # RandomState: numpy promises that this stream never changes, and a slice must be the same under every version
+    order = np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32]).permutation(len(labels))
+    if exclude is not None:
+        order = order[~np.isin(order, exclude)]
+    # sorted by relative rank inside their class, the first `count` examples keep the shares of the classes
+    rank = np.empty(len(order), dtype=np.float64)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels[order] == label)
+        rank[members] = (np.arange(len(members)) + 0.5) / np.count_nonzero(labels == label)
+    taken = np.argsort(rank, kind="stable")[:count]
+    return np.sort(order[taken]).astype(np.int64)
+
+
+def make_dataset(prepared: PreparedData, *, task: str, recipe: Recipe, seed: int, selection: str) -> Dataset:
+    """Train, validation and test subsets of prepared data. The provenance notes what was left out.
+
+    Data without a validation split give up a tenth of the training split, by seed and label. The test slice depends on
+    the task alone, never on the seed. With `selection='test'` validation is the test subset, and training keeps all of
+    its examples.
+    """
+    notes = list(prepared.provenance.notes)
+    train, test = prepared.splits["train"].all(), prepared.splits["test"].all()
+    # every seed and every variant is tested on the same examples, since results are paired by example
+    test = _slice(test, recipe.test_examples, axis_seed(use="test", task=task), "test", notes)
+    if selection == "test":
+        held_out = test
+        notes.append("the best checkpoint is chosen on the test split, as Long Range Arena does")
+    elif "validation" in prepared.splits:
+        held_out = prepared.splits["validation"].all()
+    else:
+        # a text that also stands in training would make validation look too good
+        repeated = np.array(prepared.repeated.get("train", ()), dtype=np.int64)
+        drawn = axis_seed(use="validation", task=task, seed=seed)
+        carved = stratified(train.labels, round(0.1 * len(train)), drawn, repeated)
+        held_out = replace(train, indices=carved)
+        train = replace(train, indices=np.setdiff1d(train.indices, carved))
+    if selection != "test":
+        drawn = axis_seed(use="validation slice", task=task, seed=seed)
+        held_out = _slice(held_out, recipe.validation_examples, drawn, "validation", notes)
+    train = _slice(train, recipe.train_examples, axis_seed(use="train", task=task, seed=seed), "train", notes)
+    counts = {"train": len(train), "validation": len(held_out), "test": len(test)}
+    provenance = replace(prepared.provenance, counts=counts, notes=tuple(notes))
+    return Dataset(train=train, validation=held_out, test=test, provenance=provenance)
+
+
+def _slice(subset: Subset, count: int | None, seed: int, name: str, notes: list[str]) -> Subset:
+    if count is None or count >= len(subset):
+        return subset
+    notes.append(f"{name}: seeded slice of {count:,} of {len(subset):,}")
+    return replace(subset, indices=subset.indices[stratified(subset.labels, count, seed)])

@@ -26,9 +26,6 @@ PATIENCE_SECONDS = 120.0
 SLOWEST = 20_000
 """Bytes a second. A slower server is given up once it has had PATIENCE_SECONDS."""
 
-LARGEST_MEMBER = 2**30
-"""Bytes of one member of an archive."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteFile:
@@ -50,7 +47,7 @@ def fetch(remote: RemoteFile, place: DataPlace) -> Path:
     Raises Unreachable if no URL gives the file (remembered for an hour, see `forget_failures`), and DataError if the
     content differs from the published file.
     """
-    path = downloaded(remote, place)
+    path = place.download(remote.name)
     if path.is_file():
         return path
     if reason := failure(remote, place):
@@ -73,7 +70,8 @@ def fetch(remote: RemoteFile, place: DataPlace) -> Path:
 def failure(remote: RemoteFile, place: DataPlace) -> str:
     """Return why a download failed within the last hour; empty if none did."""
     failed = _failed(remote, place)
-    is_recent = failed.is_file() and time.time() - failed.stat().st_mtime < RETRY_SECONDS
+    # a note of the future was written before the clock was set back
+    is_recent = failed.is_file() and 0 <= time.time() - failed.stat().st_mtime < RETRY_SECONDS
     return failed.read_text(encoding="utf-8") if is_recent else ""
 
 
@@ -83,13 +81,8 @@ def forget_failures(place: DataPlace) -> None:
         failed.unlink(missing_ok=True)
 
 
-def downloaded(remote: RemoteFile, place: DataPlace) -> Path:
-    """Return the path of the file once `fetch` has it. Only a whole, checked file ever has this name."""
-    return place.cache / "downloads" / remote.name
-
-
 def _failed(remote: RemoteFile, place: DataPlace) -> Path:
-    return downloaded(remote, place).with_name(f"{remote.name}.failed")
+    return place.download(remote.name).with_name(f"{remote.name}.failed")
 
 
 def _retrieve(remote: RemoteFile, path: Path, place: DataPlace) -> None:
@@ -125,7 +118,7 @@ class _Resuming:
         from requests import RequestException
         from urllib3.exceptions import HTTPError
 
-        partial = downloaded(self.remote, self.place).with_name(f"{self.remote.name}.part")
+        partial = self.place.download(self.remote.name).with_name(f"{self.remote.name}.part")
         # only tries without a single byte count as failed: a slow line with many breaks still gets the file
         barren, began, first = 0, time.monotonic(), _size(partial)
         while (have := _size(partial)) != self.remote.bytes:
@@ -188,10 +181,6 @@ def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
         with tarfile.open(archive, mode="r|*") as tar:
             for member in tar:
                 if member.isfile() and wanted.fullmatch(member.name):
-                    if member.size > LARGEST_MEMBER:
-                        raise DataError(
-                            f"{archive}: {member.name!r} has {member.size:,} bytes, expected at most {LARGEST_MEMBER:,}"
-                        )
                     content = tar.extractfile(member)
                     if content is not None:
                         yield member.name, content.read()

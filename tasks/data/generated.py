@@ -8,7 +8,7 @@ from typing import Any
 
 from ..contract import DataPlace, Provenance, Split
 from .prepared import PreparedData, prepare
-from .tfds import ExportSource
+from .sources import ExportSource
 
 
 def regenerated(

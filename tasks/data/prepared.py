@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,14 +16,12 @@ from filelock import FileLock
 
 from ...bench.core.decode import read_json
 from ...bench.core.errors import StoreError
-from ...bench.core.files import open_regular
+from ...bench.core.files import replacing
 from ...bench.core.hashing import content_hash
 from ..contract import DataError, DataPlace, Ids, Provenance, Split, Whole
 
 FORMAT: Final = 1
 MANIFEST = "manifest.json"
-LARGEST_MANIFEST = 64_000_000
-"""Bytes of a manifest; a manifest of translation lists every repeated example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +85,17 @@ def prepare(
     Raises DataError where the cache cannot be written.
     """
     folder = prepared_folder(place, name, identity)
-    if is_complete(folder):
-        with suppress(DataError):
-            return open_prepared(folder)
+    with suppress(DataError):
+        return open_prepared(folder)
     with write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):
-            if is_complete(folder):
-                try:
-                    # another process has built it while this one waited for the lock
-                    return open_prepared(folder)
-                except DataError as error:
+            try:
+                # another process may have built it while this one waited for the lock
+                return open_prepared(folder)
+            except DataError as error:
+                # a folder without a manifest, which is written last, is no whole build
+                if (folder / MANIFEST).is_file():
                     damaged = folder.with_name(f".damaged-{folder.name}")
                     place.notice(f"{error}; it was set aside as {damaged.name}")
                     # what was set aside before goes
@@ -138,10 +134,8 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file of the cache so that it is there in full or not at all. Raises DataError where it cannot."""
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # renaming is atomic inside one folder, so a reader never sees half of a file
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as file:
+        with replacing(path) as file:
             file.write(content)
-        Path(file.name).replace(path)
 
 
 @contextmanager
@@ -156,13 +150,11 @@ def write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether the build of this folder ended; the manifest is written last."""
-    return (folder / MANIFEST).is_file()
-
-
 def open_prepared(folder: Path) -> PreparedData:
-    """Memory-map the data of a complete folder. Raises DataError where a file is missing or has another size."""
+    """Memory-map the data of a folder. Raises DataError where a file is missing or has another size.
+
+    The manifest is written last, so a folder that has one was built to its end.
+    """
     manifest = read_manifest(folder)
     # Tokens are compared by size on each opening, since that is quick; `damaged` compares all checksums. Starts and
     # labels are small, and a wrong one reads like a right one.
@@ -194,7 +186,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a complete folder. Raises DataError where it is no manifest of this format."""
     path = folder / MANIFEST
     try:
-        return read_json(Manifest, path, LARGEST_MANIFEST, "a manifest")
+        return read_json(Manifest, path, "a manifest")
     except (OSError, StoreError) as error:
         raise DataError(
             f"expected format {FORMAT} in {path}, and it does not read ({error}); delete {folder} to prepare it again"
@@ -247,8 +239,8 @@ def damaged(folder: Path) -> list[str]:
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write(folder: Path, name: str, prepared: PreparedData) -> None:
@@ -262,8 +254,8 @@ def _write(folder: Path, name: str, prepared: PreparedData) -> None:
         columns: dict[str, Ids | Whole] = {"tokens": split.tokens, "starts": split.starts, "labels": split.labels}
         for column, values in columns.items():
             path = partial / f"{split_name}.{column}.npy"
-            np.save(path, values, allow_pickle=False)
-            _sync(path)
+            with replacing(path) as file:
+                np.save(file, values, allow_pickle=False)
             arrays[path.name] = ArrayFile(sha256=file_digest(path), bytes=path.stat().st_size)
     manifest = Manifest(
         format=FORMAT,
@@ -274,11 +266,5 @@ def _write(folder: Path, name: str, prepared: PreparedData) -> None:
         arrays=arrays,
     )
     # the manifest marks the folder as complete, so it comes after the arrays are on the disk
-    (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-    _sync(partial / MANIFEST)
+    write_whole(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     partial.replace(folder)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -1,98 +1,23 @@
-"""TFDS exports: prepared data as array_record sets of TensorFlow Datasets, written and read without TensorFlow."""
+"""TFDS exports: prepared data as array_record sets of TensorFlow Datasets, written without TensorFlow."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from ...bench.core.decode import read_json
-from ...bench.core.errors import StoreError
-from ..contract import Availability, DataError, DataPlace, Provenance, Split
-from .checksums import file_checksum
-from .prepared import CachedData, PreparedData, open_prepared, pack, prepare, write_errors
-from .sources import tfds_roots
+from ..contract import DataPlace, Split
+from .prepared import CachedData, open_prepared, write_errors
+from .sources import METADATA, VERSION, ExportMetadata, dataset_of, import_tfds
 
-VERSION = "1.0.0"
-METADATA = "metadata.json"
-LARGEST_METADATA = 64_000_000
 COLUMNS = ("tokens", "tokens_of_second")
 """Token ids of an example, and of the second sequence of a pair."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportMetadata:
-    """The content of metadata.json, which `export` writes beside the records."""
-
-    task: str
-    columns: tuple[str, ...]
-    provenance: Provenance
-    repeated: dict[str, tuple[int, ...]]
-
-
-def any_origin(source: str) -> bool:
-    """True for data of every origin."""
-    return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportSource:
-    """Prepared data of a task that `export` wrote, in TFDS_DATA_DIR, the data root or ~/tensorflow_datasets.
-
-    `fits`: whether an export is wanted, given the source that its provenance names.
-    """
-
-    task: str
-    fits: Callable[[str], bool] = field(default=any_origin, repr=False)
-
-    def availability(self, place: DataPlace) -> Availability:
-        folder = self.folder(place)
-        metadata = _metadata(folder) if folder else None
-        installed = importlib.util.find_spec("tensorflow_datasets") is not None
-        return Availability(
-            source=f"TFDS {dataset_of(self.task)}",
-            fidelity=metadata.provenance.fidelity if metadata else "official",
-            ready=folder is not None and installed,
-            detail=str(folder) if folder else "no export of another machine's data",
-            advice="pip install 'attnbench[tfds]'" if folder else f"attnbench data export {self.task} --tfds DIR there",
-            estimate="some 10 s for 100,000 examples" if folder else "",
-        )
-
-    def folder(self, place: DataPlace) -> Path | None:
-        """The first export that fits, by name."""
-        for root in tfds_roots(place):
-            for path in sorted(root.glob(f"{dataset_of(self.task)}/*/{VERSION}/{METADATA}")):
-                found = _metadata(path.parent)
-                if found and found.task == self.task and self.fits(found.provenance.source):
-                    return path.parent
-        return None
-
-    def prepared(self, place: DataPlace) -> PreparedData | None:
-        folder = self.folder(place)
-        if folder is None or not self.availability(place).ready:
-            return None
-        # only the records: TFDS's own metadata files hold dates and versions
-        records = sorted(folder.glob("*.array_record-*"))
-        files = {path.name: file_checksum(place, self.task, path) for path in records}
-        return prepare(place, self.task, {"source": "record set", "files": files}, lambda: _read(folder, place))
-
-    def read(self, place: DataPlace) -> PreparedData | None:
-        """The data as a build of the same data would yield it; None where no export can be read."""
-        folder = self.folder(place)
-        return _read(folder, place) if folder is not None and self.availability(place).ready else None
-
-
-def dataset_of(task: str) -> str:
-    """The name of a task's TFDS set. TFDS allows no hyphen in a name."""
-    return task.replace("-", "_")
 
 
 def export(stored: CachedData, folder: Path, place: DataPlace) -> Path:
@@ -101,7 +26,7 @@ def export(stored: CachedData, folder: Path, place: DataPlace) -> Path:
     Examples keep their order. A killed export leaves nothing that looks complete. Raises DataError without the extra
     `tfds`, and where `folder` cannot be written.
     """
-    tfds = _tfds()
+    tfds = import_tfds()
     prepared = open_prepared(stored.folder)
     name, config = dataset_of(stored.task), stored.folder.name.rpartition("-")[2]
     path = folder / name / config / VERSION
@@ -153,40 +78,6 @@ def _examples(
         yield index, {**sequences, "label": int(split.labels[index])}
         if index % 1_000 == 0 or index + 1 == len(split):
             place.progress(f"exporting {name}", index + 1, len(split))
-
-
-def _read(folder: Path, place: DataPlace) -> PreparedData:
-    metadata = _metadata(folder)
-    assert metadata is not None  # `folder` was found by it
-    columns = metadata.columns
-    builder = _tfds().builder_from_directory(str(folder))
-    splits = {}
-    for name in builder.info.splits:
-        parts, labels = [], []
-        examples = builder.as_data_source(name)
-        for index, example in enumerate(examples):
-            parts += [example[column] for column in columns]
-            labels.append(int(example["label"]))
-            if index % 1_000 == 0 or index + 1 == len(examples):
-                place.progress(f"reading {folder.parent.parent.name}", index + 1, len(examples))
-        splits[name] = pack(parts, labels, towers=len(columns))
-    return PreparedData(splits=splits, provenance=metadata.provenance, repeated=metadata.repeated)
-
-
-def _metadata(folder: Path) -> ExportMetadata | None:
-    """The metadata of an export; None for a set that others made."""
-    try:
-        return read_json(ExportMetadata, folder / METADATA, LARGEST_METADATA, "metadata of an export")
-    except (OSError, StoreError):
-        return None
-
-
-def _tfds() -> Any:
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        raise DataError(f"TFDS exports need TFDS ({error}); pip install 'attnbench[tfds]' (no TensorFlow)") from error
-    return tfds
 
 
 @contextmanager

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..contract import Availability, DataPlace, Recipe
-from ..data.byte_ids import byte_ids
-from ..data.checksums import tree_checksum
 from ..data.data import DataSource
 from ..data.prepared import PreparedData, prepare
-from ..data.sources import FolderSource
+from ..data.sources import FolderSource, checksum
 from ..problems.language_modeling import LANGUAGE_PRESETS, LanguageRecipe
+from ..splits import byte_ids
 from .packing import streamed
 from .task import LanguageModelingTask, prepared_texts
 
@@ -99,7 +98,7 @@ class BooksSource:
         if not books:
             return None
         # another book changes the checksum, so the data are prepared anew
-        files = {f"{self.folder}/": tree_checksum(place, self.task, root, [book.name for book in books])}
+        files = {f"{self.folder}/": checksum(place, self.task, root, [book.name for book in books])}
         identity = {"source": "books", "files": files, "builder": BUILDER}
         return prepare(place, self.task, identity, lambda: divided(books, f"{self.folder} books", files))
 

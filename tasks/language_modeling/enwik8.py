@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..contract import METRICS, Availability, DataError, DataPlace, Metric
-from ..data.checksums import file_checksum
 from ..data.data import DataSource
 from ..data.prepared import PreparedData, prepare
+from ..data.sources import checksum
 from ..problems.vocabulary import Character
 from .task import LanguageModelingTask, prepared_texts
 
@@ -59,7 +59,7 @@ class Enwik8Source:
             return None
         if path.stat().st_size != BYTES:
             raise DataError(f"expected {path} of {BYTES:,} bytes, got {path.stat().st_size:,}; unpack it again")
-        files = {NAME: file_checksum(place, NAME, path)}
+        files = {NAME: checksum(place, NAME, path)}
         identity = {"source": NAME, "files": files, "builder": BUILDER}
         return prepare(place, NAME, identity, lambda: read(path, files))
 

@@ -10,8 +10,8 @@ from tempfile import TemporaryFile
 import numpy as np
 
 from ..contract import Ids, Split
-from ..data.byte_ids import byte_ids
 from ..data.prepared import pack, write_errors
+from ..splits import byte_ids
 
 
 def texts(split: Iterable[bytes]) -> Split:

@@ -13,10 +13,10 @@ import numpy as np
 
 from ...bench.core.hashing import content_hash
 from ..contract import DataPlace, Ids, Split
-from ..data.byte_ids import bytes_of
 from ..data.byte_pairs import cached_model, learn_byte_pairs, sentencepiece
 from ..data.prepared import PreparedData, prepare
 from ..problems.vocabulary import Character, Vocabulary
+from ..splits import bytes_of
 from .packing import streamed
 
 BUILDER = 1

@@ -20,10 +20,8 @@ from ..contract import (
     Whole,
 )
 from ..data.baselines import majority, ridge
-from ..data.data import DataSource, SourcedTask
-from ..data.prepared import PreparedData
-from ._image.cifar import NAME, PIXELS, at_length
-from ._image.cifar_sources import sources
+from ..data.data import DataSource, SourcedTask, load_first, make_dataset
+from ._image.cifar import NAME, PIXELS, at_length, sources
 from .pytorch_settings import NYSTROMFORMER, SKYFORMER
 
 
@@ -136,5 +134,6 @@ class Image(SourcedTask):
     def sources(self, place: DataPlace) -> Sequence[DataSource]:
         return sources()
 
-    def at_length(self, prepared: PreparedData, length: int, place: DataPlace) -> PreparedData:
-        return at_length(prepared, length, place)
+    def load(self, place: DataPlace, recipe: Recipe, seed: int, selection: str) -> Dataset:
+        prepared = at_length(load_first(sources(), place, NAME), recipe.length, place)
+        return make_dataset(prepared, task=NAME, recipe=recipe, seed=seed, selection=selection)

@@ -10,7 +10,6 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from ...bench.core.files import read_regular
 from ..contract import (
     METRICS,
     Availability,
@@ -28,11 +27,10 @@ from ..contract import (
     Task,
 )
 from ..data.baselines import majority
-from ..data.checksums import file_checksum
+from ..data.data import make_dataset
 from ..data.generated import regenerated
 from ..data.prepared import PreparedData, pack, prepare
-from ..data.subsets import make_dataset
-from ..data.tfds import ExportSource
+from ..data.sources import ExportSource, checksum
 from ._listops.baselines import root_and_literals, root_operator
 from ._listops.grammar import IDS, OPEN, OPERATORS, SEED, VERSION, VOCABULARY, Sizes, generate
 from .pytorch_settings import NYSTROMFORMER, SKYFORMER
@@ -45,8 +43,6 @@ OFFICIAL_SOURCE = "listops-1000"
 OFFICIAL_COUNTS = {"train": 96_000, "validation": 2_000, "test": 2_000}
 OFFICIAL_LENGTH = 2_000
 CHECKED = 100
-LARGEST = 2**31
-"""Bytes of an official file; the largest has some 300 million."""
 
 APPLY: dict[str, Callable[[list[int]], int]] = {
     "MIN": min,
@@ -267,7 +263,7 @@ def official_folder(place: DataPlace) -> Path | None:
 def read_official(folder: Path, place: DataPlace) -> PreparedData:
     """The official files without parentheses. Raises DataError where a line is no expression with its value."""
     paths = {split: folder / name for split, name in OFFICIAL.items()}
-    files = {path.name: file_checksum(place, NAME, path) for path in paths.values()}
+    files = {path.name: checksum(place, NAME, path) for path in paths.values()}
 
     def build() -> PreparedData:
         splits = {split: read_tsv(path) for split, path in paths.items()}
@@ -289,7 +285,7 @@ def read_tsv(path: Path) -> Split:
     The released files bracket every argument with parentheses. They carry no information, and the released code drops
     them too.
     """
-    header, *lines = read_regular(path, LARGEST).rstrip(b"\n").split(b"\n")
+    header, *lines = path.read_bytes().rstrip(b"\n").split(b"\n")
     if header.strip().split(b"\t") != [b"Source", b"Target"]:
         raise DataError(f"expected the header Source<tab>Target in {path}, got {header[:60]!r}")
     table = np.zeros(256, dtype=np.uint16)

@@ -21,8 +21,8 @@ from ..contract import (
     Task,
 )
 from ..data.baselines import majority
-from ..data.prepared import is_complete, prepared_folder
-from ..data.subsets import make_dataset
+from ..data.data import make_dataset
+from ..data.prepared import MANIFEST, prepared_folder
 from ._pathfinder.archive import OfficialImages
 from ._pathfinder.images import VERSION, Scene
 from ._pathfinder.shards import OFFICIAL_EXAMPLES, generated, generator_identity
@@ -265,7 +265,7 @@ class PathX(PathfinderTask):
     def require_request(self, wanted: int, place: DataPlace) -> None:
         """Raises DataError for a large set that was not asked for by number and is not prepared."""
         folder = prepared_folder(place, self.name, generator_identity(self.scene, wanted))
-        if wanted > MAX_UNREQUESTED and not self.asked and not is_complete(folder):
+        if wanted > MAX_UNREQUESTED and not self.asked and not (folder / MANIFEST).is_file():
             raise DataError(
                 f"{self.name} is not prepared, and generating it is long work ({self.estimate(wanted)}); ask for it by "
                 f"number: `attnbench data get '{self.name}[examples={wanted}]' --preset pt-2x64`, or for fewer"

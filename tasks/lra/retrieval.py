@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 from ..contract import METRICS, Baseline, Classification, DataPlace, Metric, Recipe
 from ..data.baselines import majority
 from ..data.data import DataSource, SourcedTask
-from ._text.baselines import word_overlap
-from ._text.pairs import DOCUMENT, NAME, sources
+from ._text.pairs import DOCUMENT, NAME, sources, word_overlap
 from .pytorch_settings import NYSTROMFORMER, SKYFORMER
 
 

@@ -19,8 +19,7 @@ from ..contract import (
 )
 from ..data.baselines import bag_of_tokens, majority
 from ..data.data import DataSource, SourcedTask
-from ._text.imdb import NAME
-from ._text.imdb_sources import sources
+from ._text.imdb import NAME, sources
 from .pytorch_settings import NYSTROMFORMER, SKYFORMER
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract import Ids, Whole
-from ..data.byte_ids import byte_ids
+from ..splits import byte_ids
 
 Character = Literal["unicode", "byte"]
 """The unit of bits per character: a Unicode character of UTF-8 text, or a byte."""

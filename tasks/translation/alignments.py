@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ..contract import DataError, DataPlace
-from ..data.checksums import file_checksum
+from ..data.sources import checksum
 from ..problems.translation import AlignedPair, GoldLinks
 from .parallel import read_lines
 
@@ -26,7 +26,7 @@ def alignment_files(place: DataPlace, task: str, source: str, target: str) -> di
     """SHA-256 of each file that `aligned_pairs` reads, by its path under the data root."""
     folder = _folder(place, source, target)
     paths = [folder / name for name in FILES] if folder else []
-    return {path.relative_to(place.root).as_posix(): file_checksum(place, task, path) for path in paths}
+    return {path.relative_to(place.root).as_posix(): checksum(place, task, path) for path in paths}
 
 
 def _folder(place: DataPlace, source: str, target: str) -> Path | None:

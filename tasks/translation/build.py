@@ -10,8 +10,8 @@ import numpy as np
 
 from ...bench.core.hashing import axis_seed
 from ..contract import DataError, DataPlace, Ids, Provenance, Split
-from ..data.byte_ids import byte_ids, bytes_of
 from ..data.prepared import PreparedData, pack
+from ..splits import byte_ids, bytes_of
 from .corpora import Corpus
 from .documents import joined, joined_text, runs, spans
 from .parallel import ParallelSet, without

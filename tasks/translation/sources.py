@@ -9,10 +9,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ..contract import Availability, DataError, DataPlace
-from ..data.checksums import file_checksum
 from ..data.data import DataSource
 from ..data.prepared import PreparedData, prepare
-from ..data.sources import TfdsSource
+from ..data.sources import TfdsSource, checksum
 from .build import BUILDER, CorpusSlice, RawCorpus, arrange
 from .corpora import Corpus
 from .parallel import FilePair, ParallelSet, find_sets
@@ -63,7 +62,7 @@ class PairsSource:
     ) -> PreparedData:
         """The pairs of these files, prepared on first use. At most one set validates."""
         files = {
-            f"{PurePath(pair.name).name}.{language}": file_checksum(place, self.task, path)
+            f"{PurePath(pair.name).name}.{language}": checksum(place, self.task, path)
             for pair in [*tests, *training, *validation]
             for language, path in zip(self.corpus.languages, (pair.source, pair.target), strict=True)
         }
@@ -162,7 +161,7 @@ class TfdsPairsSource(PairsSource):
         if folder is None or not self.availability(place).ready:
             return None
         records = [path for path in sorted(folder.iterdir()) if path.suffix != ".json"]
-        files = {path.name: file_checksum(place, self.task, path) for path in records if path.is_file()}
+        files = {path.name: checksum(place, self.task, path) for path in records if path.is_file()}
 
         def read() -> RawCorpus:
             import tensorflow_datasets as tfds

@@ -24,7 +24,6 @@ from ..contract import (
     Split,
     Task,
 )
-from ..data.byte_ids import bytes_of
 from ..data.data import DataSource, load_first
 from ..data.prepared import PreparedData
 from ..problems.translation import (
@@ -38,6 +37,7 @@ from ..problems.translation import (
     bleu_metric,
     untrained,
 )
+from ..splits import bytes_of
 from .alignments import aligned_pairs, alignment_files
 from .build import CorpusSlice, texts
 from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018, Corpus, invalid_sets

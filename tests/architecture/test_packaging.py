@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import attnbench
-from attnbench.bench.core.registry import module_source
+from attnbench.bench.core.targets import module_source
 
 ROOT = Path(attnbench.__file__).parent
 FOLDERS = ("bench", "variants", "tasks", "dashboards")

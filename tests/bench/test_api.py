@@ -16,8 +16,7 @@ from attnbench.bench.core.errors import AttnbenchError, SelectionError, StoreErr
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.run.events import CellFinished
-from attnbench.bench.run.run_selection import LoggingListener
+from attnbench.bench.run.events import CellFinished, LoggingListener
 from attnbench.bench.store.records import Records
 from attnbench.bench.store.store import Store
 

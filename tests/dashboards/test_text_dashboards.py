@@ -109,11 +109,14 @@ def test_csv_reads_back_as_the_frame_of_the_board(board: Board) -> None:
     assert all(cell.startswith('"') or float(cell) is not None for cell in cells if cell)
 
 
-@pytest.mark.parametrize("name", ["rela[a=;=1+1;@SUM(A1)]", "=1+1", "a;=HYPERLINK(1)", 'a",=1+1'])
+@pytest.mark.parametrize("name", ["rela[a=;=1+1;@SUM(A1)]", "=1+1", "a;=HYPERLINK(1)", 'a",=1+1', 'a;"=1+1', "b; -2"])
 def test_no_spreadsheet_finds_a_formula_behind_its_own_separator(board: Board, name: str) -> None:
     text = csv_json.to_csv([replace(board, ranked=(replace(board.ranked[0], name=name),))])
-    line = text.split("\n")[1]
-    assert line.split('","')[1].replace('""', '"') == ("'" * name.startswith("=") + name)
+    assert next(csv.DictReader(io.StringIO(text)))["variant"].replace("'", "") == name
+    for separator in ",;\t":
+        cells = [cell for row in csv.reader(io.StringIO(text), delimiter=separator) for cell in row]
+        formulas = [cell for cell in cells if re.match(r"\s*[=+@-]", cell) and not re.match(r"-[\d.]+(,|$)", cell)]
+        assert not formulas, (separator, formulas)
 
 
 def test_csv_of_boards_with_other_columns_shares_one_header(board: Board) -> None:

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
 
+from attnbench import __version__
 from attnbench.bench.store.store import Store
 from attnbench.docs.generator.repository import ROOT
 
@@ -119,7 +121,19 @@ def test_a_request_adds_whole_lines_at_the_end_and_plain_files_alone(board):
     path.write_text(first + before, encoding="utf-8")
     assert "a Record is never edited" in added().stderr
     path.write_text(before.removesuffix("\n"), encoding="utf-8")
-    assert "a Record is never edited" in added().stderr
+    assert "lacks the line feed of its last line" in added().stderr
+    # of a file of another machine too, whose owner would be refused next
+    (records / "other.jsonl").write_text(first.removesuffix("\n"), encoding="utf-8")
+    assert "lacks the line feed of its last line" in added().stderr
+    for name in ("CNAME", "index.html", "notes.txt.jsonl.bak", "a" * 130 + ".jsonl"):
+        (records / name).write_text(first, encoding="utf-8")
+        assert added().returncode == 1, name
+    for name in ("index.html", "junk.json", "0" * 23 + ".npz", "0" * 24 + ".npz.exe.sh"):
+        (board / "results" / "artifacts" / name).write_bytes(b"x")
+        assert added().returncode == 1, name
+    with (board / "results" / "artifacts" / ("0" * 24 + ".npz")).open("wb") as file:
+        file.truncate(2**25 + 1)
+    assert "is longer than" in added().stderr
     (records / ".gitattributes").write_text("*.jsonl -diff\n", encoding="utf-8")
     (records / "sub").mkdir()
     (records / "sub" / "more.jsonl").write_text(first, encoding="utf-8")
@@ -134,6 +148,21 @@ def test_a_request_adds_whole_lines_at_the_end_and_plain_files_alone(board):
         f"{path.name} is no plain",
     ):
         assert any(name in line for line in refused)
+
+
+def test_what_runs_a_request_is_pinned() -> None:
+    workflow = (TEMPLATE / ".github" / "workflows" / "board.yml").read_text(encoding="utf-8")
+    uses = re.findall(r"uses: (\S+)", workflow)
+    assert len(uses) > 5 and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", each) for each in uses)
+    pins = dict(re.findall(r"^([a-z\[\]]+)==(.+)$", (TEMPLATE / "requirements.txt").read_text(encoding="utf-8"), re.M))
+    assert pins == {"attnbench[dashboard]": __version__, "torch": pinned("torch")}
+    guide = (ROOT / "docs" / "public-board.md").read_text(encoding="utf-8")
+    assert "Protect `.github/`" in guide and (TEMPLATE / ".github" / "CODEOWNERS").is_file()
+
+
+def pinned(name: str) -> str:
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    return re.search(rf"^{name}==(\S+)", constraints, re.M)[1]
 
 
 @pytest.mark.slow

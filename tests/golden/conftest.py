@@ -13,7 +13,7 @@ import pytest
 from attnbench.bench.core.registry import TASKS
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.language_modeling import enwik8, tinyshakespeare
-from attnbench.tasks.lra._image.cifar_sources import FILES as CIFAR_FILES
+from attnbench.tasks.lra._image.cifar import FILES as CIFAR_FILES
 from attnbench.tasks.lra._text.pairs import FILES as PAIR_FILES
 
 WORDS = ("house", "dog", "tree", "sees", "the", "a", "small", "runs", "green", "old", "of", "and", "river", "stone")

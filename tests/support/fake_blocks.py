@@ -49,7 +49,7 @@ def runner(results: Path, variants: str, executor: str, jobs: int = 1, share: bo
     slurm.RunJob = RunJob  # type: ignore[misc]
     slurm.ASK_SECONDS = 0.5
     ray_executor.run_on_ray = run_on_ray if share else run_without_sharing
-    Runner._find_data = lambda self, task, fetch: None  # type: ignore[method-assign, assignment]
+    Runner._has_data = _has_data  # type: ignore[method-assign]
     timeout = float(options.pop("timeout")) if "timeout" in options else None
     suite = Suite(name="", tasks=(Spec("lra-listops"),), variants=tuple(map(Spec, variants.split(","))),
                   preset=Spec("smoke"))  # fmt: skip
@@ -60,6 +60,11 @@ def runner(results: Path, variants: str, executor: str, jobs: int = 1, share: bo
     return Runner(
         request=request, on_warning=lambda text: print("warning:", text, flush=True), on_progress=lambda *x: None
     )
+
+
+def _has_data(runner: Any, fetch: bool, lacking: Any, task: Spec) -> bool:
+    runner.data[task] = None
+    return True
 
 
 def drive(found: Any) -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
-from attnbench.bench.process.wire import decode_order
+from attnbench.bench.process.child import decode_order
 
 job = decode_order(orders.readline())  # noqa: F821
 machine = Machine(id="fake", system="s", processor="p", cores=2, threads=1, memory_bytes=2**30)

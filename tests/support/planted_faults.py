@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Variant, masked_softmax
+from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Variant, Wrapper, masked_softmax
 from attnbench.variants.ops.dropout import WeightDropout
 from attnbench.variants.scores.relative import Relative, collect
 
@@ -432,6 +432,57 @@ class PacksInOrderOfLength(Honest):
         return torch.cat(sorted(outputs, key=lambda x: -x.shape[2]), 2)
 
 
+class Gated(Wrapper):
+    """An output gate by the hidden state, from which the faults below differ in one thing."""
+
+    takes_hidden = True
+
+    def __init__(self, shape: AttentionShape):
+        super().__init__(shape, Honest(shape))
+        self.projection = nn.Linear(shape.hidden_width, shape.heads)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor) -> Tensor:  # type: ignore[override]
+        return self.inner(query, key, value, mask) * self.gate(hidden)
+
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any = None, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        output, state = super().step(query, key, value, state)
+        assert hidden is not None
+        return output * self.gate(hidden), state
+
+    def gate(self, hidden: Tensor) -> Tensor:
+        weight, bias = self.projection.weight.to(hidden.dtype), self.projection.bias.to(hidden.dtype)
+        return F.linear(hidden, weight, bias).transpose(1, 2).sigmoid()[..., None]
+
+
+class GateSeesFuture(Gated):
+    def gate(self, hidden: Tensor) -> Tensor:
+        return super().gate(hidden.roll(-1, 1))
+
+
+class GateCountsPadding(Gated):
+    def gate(self, hidden: Tensor) -> Tensor:
+        return super().gate(hidden + hidden.mean(1, keepdim=True))
+
+
+class GateSharesBatch(Gated):
+    def gate(self, hidden: Tensor) -> Tensor:
+        return super().gate(hidden + hidden.amax(0, keepdim=True))
+
+
+class DetachedGate(Gated):
+    def gate(self, hidden: Tensor) -> Tensor:
+        return super().gate(hidden.detach())
+
+
+class StepWithoutGate(Gated):
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Any = None, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        return self.inner.step(query, key, value, state)
+
+
 FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (CausalLeak, CAUSAL, "causal"),
     (FaintCausalLeak, CAUSAL, "causal"),
@@ -464,8 +515,8 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (ExactWithoutTwin, SELF, "twin"),
     (InexactTwin, SELF, "twin"),
     (FusedBackwardWrong, SELF, "implementations"),
-    (HalfAccumulation, SELF, "bfloat16"),
-    (HalfAccumulation, SELF, "float16"),
+    (HalfAccumulation, replace(SELF, head_dim=64), "bfloat16"),
+    (HalfAccumulation, replace(SELF, head_dim=64), "float16"),
     (WeightsOutside, SELF, "weights within mask"),
     (WrongRows, CAUSAL, "weights by rows"),
     (OtherWeights, SELF, "weights make output"),
@@ -484,6 +535,13 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (FusedSparesPositions, SELF, "dropout in backward"),
     (DropoutUnscaled, SELF, "dropout mean"),
     (DropoutRenormalises, SELF, "dropout sums"),
+    (GateSeesFuture, CAUSAL, "causal"),
+    (GateCountsPadding, SELF, "padding content"),
+    (GateCountsPadding, SELF, "padding length"),
+    (GateSharesBatch, SELF, "batch independence"),
+    (DetachedGate, SELF, "gradient reaches"),
+    (DetachedGate, SELF, "gradient"),
+    (StepWithoutGate, CAUSAL, "decode"),
 ]
 
 ALONE = {

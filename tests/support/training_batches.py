@@ -12,4 +12,5 @@ from attnbench.bench.train.trainer import Trainer
 
 def batches(run: Trainer, step: int) -> Iterator[Batch]:
     feed = run.objective.feed(run.dataset.train, run.task, run.seed)
-    return (feed(number, torch.device("cpu")) for number in run.numbers(step, step + 1))
+    count = run.recipe.accumulate
+    return (feed(number, torch.device("cpu")) for number in range(step * count, (step + 1) * count))

@@ -23,7 +23,7 @@ from attnbench.bench import api
 from attnbench.bench.board.board import Board
 from attnbench.bench.cli import app
 from attnbench.bench.cli.live import Live
-from attnbench.bench.cli.rich_console import console
+from attnbench.bench.cli.output import console
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.hashing import content_hash
 from attnbench.bench.core.metrics import METRICS

@@ -18,9 +18,10 @@ from attnbench.bench.cli.check import check
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import PROPERTIES, paths, quick_gate
-from attnbench.bench.gate.checked_variant import CheckedVariant, VariantFactory
-from attnbench.bench.gate.property import Measured
+from attnbench.bench.gate.case import Case, Measured
+from attnbench.bench.gate.suite import worst
 from attnbench.bench.gate.twins import implementations_agree
+from attnbench.bench.gate.variant import VariantFactory
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.kernels.cpu import build as cpu_build
@@ -90,13 +91,14 @@ def test_the_gate_is_green_for_a_path(selection: str, impl: str) -> None:
 @pytest.mark.parametrize("selection", [pytest.param(name, marks=marked(name)) for name in SELECTIONS])
 def test_the_kernels_agree_with_eager_in_float16_and_leave_bfloat16_to_a_gpu(selection: str) -> None:
     name, shape = ready(selection, "triton", dtype="float16")
-    answer = implementations_agree(CheckedVariant(name, shape))
+    answer = worst(implementations_agree(Case(name, shape)))
     assert isinstance(answer, Measured)
-    assert answer.held, answer
+    assert answer.value <= answer.allowed, answer
     half = replace(shape, dtype="bfloat16")
     # the scans of additive-lm keep what they sum in float32 whatever the dtype
     if selection == "additive-lm":
-        assert implementations_agree(CheckedVariant(name, half)).held
+        answer = worst(implementations_agree(Case(name, half)))
+        assert isinstance(answer, Measured) and answer.value <= answer.allowed
         return
     with pytest.raises(Unsupported, match=r"Triton's interpreter multiplies bfloat16 wrongly"):
         build(name, half)

@@ -12,10 +12,12 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -31,6 +33,9 @@ __all__ = ["attach", "observe", "register"]
 
 CHILD = "attnbench_variant"
 """The name under which an attention module holds a variant with parameters."""
+
+SAVED = "attnbench_attached"
+"""The entry of a config that names the variant whose parameters are in the checkpoint."""
 
 _REFUSED = {
     "softcap": "it caps scores (softcap)",
@@ -62,7 +67,13 @@ def register(selection: str, *, temperature: float = 1.0) -> str:
         raise ValueError(f"expected a temperature above 0, got {temperature}")
     spec = Spec.parse(selection)
     # an unknown name or parameter is found here and not within the model
-    build(str(spec), AttentionShape(heads=2, head_dim=16, max_length=64))
+    shape = AttentionShape(heads=2, head_dim=16, max_length=64)
+    try:
+        tried = build(str(spec), shape)
+    except Unsupported:
+        tried = build(str(spec), replace(shape, causal=True))
+    if tried.takes_hidden:
+        raise Unsupported(f"{spec} takes the hidden state, which the interface of transformers does not hand on")
     name = f"attnbench {spec}" + (f" temperature={temperature:g}" if temperature != 1.0 else "")
     AttentionInterface.register(name, _attention(str(spec), temperature))
     AttentionMaskInterface.register(name, _mask)
@@ -82,11 +93,15 @@ def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> lis
     if not cast(Any, model)._can_set_attn_implementation():
         raise Unsupported(f"{type(model).__name__} does not attend through the interface of transformers")
     name = register(selection, temperature=temperature)
-    found: list[nn.Module] = []
+    if model.main_input_name != "input_ids":
+        raise Unsupported(
+            f"{type(model).__name__} takes {model.main_input_name}, so attach cannot run two tokens through it; for a "
+            "variant without parameters call model.set_attn_implementation(register(selection))"
+        )
+    calls: list[nn.Module] = []
 
     def notice(module: nn.Module, *_: object) -> None:
-        if module not in found:
-            found.append(module)
+        calls.append(module)
 
     spec, training = str(Spec.parse(selection)), model.training
     earlier = {module: variant for module in model.modules() if (variant := _attached(module))}
@@ -96,15 +111,24 @@ def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> lis
         with torch.no_grad(), observe(notice):
             token = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
             more = {"decoder_input_ids": token} if config.is_encoder_decoder else {}
-            model.eval()(input_ids=token, **more)
+            try:
+                model.eval()(input_ids=token, **more)
+            except (TypeError, ValueError, AttributeError) as error:
+                raise Unsupported(
+                    f"{type(model).__name__} does not run from input_ids alone ({error}); for a variant without "
+                    "parameters call model.set_attn_implementation(register(selection))"
+                ) from error
         layers = config.get_text_config().num_hidden_layers
-        if len(found) < layers:
+        # calls and not modules: in ALBERT all layers share one
+        if len(calls) < layers:
             raise Unsupported(
-                f"{len(found)} of the {layers} layers of {type(model).__name__} attend through the interface of "
+                f"{len(calls)} of the {layers} layers of {type(model).__name__} attend through the interface of "
                 "transformers; the others would stay as they are"
             )
+        if getattr(config, SAVED, None) == spec and not earlier:
+            _load(model)
     except BaseException:
-        for module in found:
+        for module in calls:
             module._modules.pop(CHILD, None)
         for module, variant in earlier.items():
             module.add_module(CHILD, variant)
@@ -117,7 +141,32 @@ def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> lis
         if (variant := _attached(module)) and variant.selection != spec:
             # its parameters would be those of a variant that no longer attends
             del module._modules[CHILD]
-    return found
+    # `save_pretrained` writes it, so that `attach` after `from_pretrained` knows that there are parameters to load
+    setattr(config, SAVED, spec if any(_attached(module) for module in calls) else None)
+    return list(dict.fromkeys(calls))
+
+
+def _load(model: nn.Module) -> None:
+    """Gives the attached variants the parameters that `save_pretrained` wrote, which `from_pretrained` leaves out."""
+    config: Any = model.config
+    folder = Path(config._name_or_path)
+    saved: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            saved |= {name: file.get_tensor(name) for name in file.keys() if f".{CHILD}." in name}  # noqa: SIM118
+    prefix = f"{cast(Any, model).base_model_prefix}."
+    for name, own in model.state_dict().items():
+        if f".{CHILD}." not in name:
+            continue
+        # a checkpoint of the model without its head lacks the prefix, and one with it has it
+        found = next((saved[n] for n in (name, prefix + name, name.removeprefix(prefix)) if n in saved), None)
+        if found is None or found.shape != own.shape:
+            raise Unsupported(
+                f"this model was saved with an attached {getattr(config, SAVED)}, but its parameters are not in the "
+                f"safetensors of {str(folder)!r} ({name}); load from that folder, or draw new ones: "
+                f"model.config.{SAVED} = None, then attach"
+            )
+        own.copy_(found)
 
 
 _attaching: list[str] = []

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape
-from ..ops.recurrences import RecurrentVariant, delta_rule, from_token
+from ..ops.recurrences import RecurrentVariant, delta_rule, projected
 
 
 class Delta(RecurrentVariant):
@@ -19,54 +19,75 @@ class Delta(RecurrentVariant):
     Queries and keys go through SiLU and are divided by their length, as in Yang et al.; the first paper has other
     features. b = sigmoid(w x) of each token and head. `decay=scalar` is Gated DeltaNet: the state also decays by
     exp(-A softplus(u x + c)) of each token and head, A from U(1, 16), c so that the softplus starts between 0.001 and
-    0.1. The papers compute b and the decay from the token's hidden state x, which a variant over projected heads does
-    not see: here x is the token's values of all heads together, a linear map of that state which rotary positions leave
-    alone. Without the papers' short convolutions, which belong to the model, and without an output gate. Causal only.
+    0.1; x is the token's hidden state. `decay=channel` is Kimi Delta Attention (KDA): each row of the state decays by
+    itself, by exp(-A softplus(U2 U1 x + c)) of each token and dimension of the key, U1 to head_dim. With
+    `eigenvalues=signed` b = 2 sigmoid(w x): the eigenvalue 1 - b of a token along its key then lies in (-1, 1) and not
+    in (0, 1), so that a state can change its sign, which parity needs. Without the papers' short convolutions and
+    output gates, which wrappers add. Causal only.
     """
 
-    equation: ClassVar = "S_i = a_i (I - b_i k_i^T k_i) S_(i-1) + b_i k_i^T v_i; o_i = RMSNorm(q_i S_i); a_i = 1"
+    equation: ClassVar = "S_i = (I - b_i k_i^T k_i) a_i S_(i-1) + b_i k_i^T v_i; o_i = RMSNorm(q_i S_i); a_i = 1"
     paper: ClassVar = (
         "Schlag, Irie & Schmidhuber 2021, Linear Transformers Are Secretly Fast Weight Programmers (arXiv 2102.11174); "
-        "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule (arXiv 2406.06484)"
+        "Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule (arXiv 2406.06484); "
+        "decay=channel: Kimi Team 2025, Kimi Linear (arXiv 2510.26692); "
+        "eigenvalues: Grazzi et al. 2024, Unlocking State-Tracking in Linear RNNs (arXiv 2411.12537)"
     )
 
-    def __init__(self, shape: AttentionShape, *, decay: Literal["none", "scalar"] = "none"):
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        decay: Literal["none", "scalar", "channel"] = "none",
+        eigenvalues: Literal["positive", "signed"] = "positive",
+    ):
         super().__init__(shape)
-        self.rate = nn.Linear(shape.width, shape.heads, bias=False)
-        self.decay = nn.Linear(shape.width, shape.heads) if decay == "scalar" else None
-        if self.decay is not None:
+        self.most = 2.0 if eigenvalues == "signed" else 1.0
+        self.rate = nn.Linear(shape.hidden_width, shape.heads, bias=False)
+        self.decay_down = nn.Linear(shape.hidden_width, shape.head_dim, bias=False) if decay == "channel" else None
+        self.decay: nn.Linear | None = None
+        if decay != "none":
+            inputs, outputs = shape.hidden_width, shape.heads
+            if self.decay_down is not None:
+                inputs, outputs = shape.head_dim, shape.width
+            self.decay = nn.Linear(inputs, outputs)
             self.log_slope = nn.Parameter(torch.empty(shape.heads).uniform_(1.0, 16.0).log())
             # the bias whose softplus is drawn log-uniformly, as in Mamba
-            start = torch.empty(shape.heads).uniform_(math.log(1e-3), math.log(0.1)).exp()
+            start = torch.empty(outputs).uniform_(math.log(1e-3), math.log(0.1)).exp()
             with torch.no_grad():
                 self.decay.bias.copy_(start + (-torch.expm1(-start)).log())
 
-    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
+    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
         absent = ~real[:, None, :]
-        rate, decay = self._rate(value).masked_fill(absent, 0.0), self._log_decay(value)
+        rate, decay = self._rate(hidden).masked_fill(absent, 0.0), self._log_decay(hidden)
         if decay is not None:
-            decay = decay.masked_fill(absent, 0.0)
+            decay = decay.masked_fill(absent if decay.dim() == 3 else absent[..., None], 0.0)
         return delta_rule(self.read(query), _unit(key), value, rate, decay)
 
-    def advance(self, key: Tensor, value: Tensor, state: Tensor) -> Tensor:
-        key, decay = _unit(key), self._log_decay(value)
+    def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
+        key, decay = _unit(key), self._log_decay(hidden)
         if decay is not None:
-            state = decay.exp()[..., None] * state
-        return state + key.transpose(-2, -1) @ (self._rate(value)[..., None] * (value - key @ state))
+            # a factor of the state, or of each of its rows
+            factor = decay[..., None] if decay.dim() == 3 else decay.transpose(-2, -1)
+            state = factor.exp() * state
+        return state + key.transpose(-2, -1) @ (self._rate(hidden)[..., None] * (value - key @ state))
 
     def read(self, query: Tensor) -> Tensor:
         return _unit(query)
 
-    def _rate(self, value: Tensor) -> Tensor:
+    def _rate(self, hidden: Tensor) -> Tensor:
         """b, (batch, heads, length)."""
-        return from_token(self.rate, value).transpose(1, 2).sigmoid()
+        return self.most * projected(self.rate, hidden).transpose(1, 2).sigmoid()
 
-    def _log_decay(self, value: Tensor) -> Tensor | None:
-        """ln a, (batch, heads, length), or None where nothing decays."""
+    def _log_decay(self, hidden: Tensor) -> Tensor | None:
+        """ln a, (batch, heads, length), with channels (batch, heads, length, head_dim); None where nothing decays."""
         if self.decay is None:
             return None
-        steps = F.softplus(from_token(self.decay, value).transpose(1, 2))
-        return -self.log_slope.to(value.dtype).exp()[:, None] * steps
+        slope = self.log_slope.to(hidden.dtype).exp()[:, None]
+        if self.decay_down is None:
+            return -slope * F.softplus(projected(self.decay, hidden).transpose(1, 2))
+        steps = F.softplus(projected(self.decay, projected(self.decay_down, hidden)))
+        return -slope[..., None] * torch.unflatten(steps, -1, (self.shape.heads, -1)).transpose(1, 2)
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -9,22 +9,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Range, Width
-from ..ops.recurrences import RecurrentVariant, from_token, gated_linear
+from ..ops.recurrences import RecurrentVariant, gated_linear, projected
 
 
 class GatedLinear(RecurrentVariant):
     """Gated linear attention: sums of k^T v that decay by a gate in (0, 1) of each token and each dimension of the key.
 
-    The gate is a map of low rank, sigmoid(W2 W1 x + b)^(1 / temperature); `rank` and `temperature` are the paper's.
-    Each head's output is normalised (RMS) and, with `output_gate`, multiplied by swish(W x + c). The paper computes
-    both gates from the token's hidden state x, which a variant over projected heads does not see: here x is the token's
-    values of all heads together, a linear map of that state which rotary positions leave alone. The paper also halves
-    the width of queries and keys; here they are as wide as the model makes them. Causal only.
+    The gate is a map of low rank of the token's hidden state x, sigmoid(W2 W1 x + b)^(1 / temperature); `rank` and
+    `temperature` are the paper's. Each head's output is normalised (RMS) and, with `output_gate`, multiplied by
+    swish(W x + c). The paper also halves the width of queries and keys; here they are as wide as the model makes them.
+    Causal only.
     """
 
     equation: ClassVar = (
-        "S_i = diag(a_i) S_(i-1) + k_i^T v_i; o_i = RMSNorm(q_i S_i) * swish(W v_i + c); "
-        "a_i = sigmoid(W2 W1 v_i + b)^(1/temperature)"
+        "S_i = diag(a_i) S_(i-1) + k_i^T v_i; o_i = RMSNorm(q_i S_i) * swish(W x_i + c); "
+        "a_i = sigmoid(W2 W1 x_i + b)^(1/temperature)"
     )
     paper: ClassVar = (
         "Yang et al. 2024, Gated Linear Attention Transformers with Hardware-Efficient Training (arXiv 2312.06635), "
@@ -41,29 +40,27 @@ class GatedLinear(RecurrentVariant):
     ):
         super().__init__(shape)
         self.temperature = temperature
-        self.decay_down = nn.Linear(shape.width, rank, bias=False)
+        self.decay_down = nn.Linear(shape.hidden_width, rank, bias=False)
         self.decay_up = nn.Linear(rank, shape.width)
-        self.output_gate = nn.Linear(shape.width, shape.width) if output_gate else None
+        self.output_gate = nn.Linear(shape.hidden_width, shape.width) if output_gate else None
 
-    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
+    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
         absent = ~real[:, None, :, None]
-        decay = self._log_decay(value).masked_fill(absent, 0.0)
+        decay = self._log_decay(hidden).masked_fill(absent, 0.0)
         return gated_linear(query, key.masked_fill(absent, 0.0), value.masked_fill(absent, 0.0), decay)
 
-    def advance(self, key: Tensor, value: Tensor, state: Tensor) -> Tensor:
-        return self._log_decay(value).exp().transpose(-2, -1) * state + key.transpose(-2, -1) @ value
+    def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
+        return self._log_decay(hidden).exp().transpose(-2, -1) * state + key.transpose(-2, -1) @ value
 
-    def finish(self, output: Tensor, value: Tensor) -> Tensor:
-        output = super().finish(output, value)
+    def finish(self, output: Tensor, hidden: Tensor) -> Tensor:
+        output = super().finish(output, hidden)
         if self.output_gate is None:
             return output
-        return output * F.silu(self._heads(from_token(self.output_gate, value)))
+        return output * F.silu(self._heads(projected(self.output_gate, hidden)))
 
-    def _log_decay(self, value: Tensor) -> Tensor:
+    def _log_decay(self, hidden: Tensor) -> Tensor:
         """(batch, heads, length, head_dim), below 0."""
-        logits = self.decay_up.bias.to(value.dtype) + F.linear(
-            from_token(self.decay_down, value), self.decay_up.weight.to(value.dtype)
-        )
+        logits = projected(self.decay_up, projected(self.decay_down, hidden))
         return F.logsigmoid(self._heads(logits)) / self.temperature
 
     def _heads(self, x: Tensor) -> Tensor:

@@ -16,11 +16,12 @@ class ScalableSoftmax(ScoredVariant):
     """Scalable softmax: scores times s ln n, n the number of keys, s learned per head.
 
     Where attention is causal, n is the number of keys that the query may see plus one, i + 2 at position i from 0, as
-    the code of ASEntmax has it; elsewhere it is the number of keys. s starts at N(1, 0.01). The factor is one number a
-    query, so it multiplies the query: `impl=sdpa` then runs PyTorch's fused softmax, `eager` elementary operations.
+    the code of ASEntmax has it; elsewhere it is the number of keys. s starts at N(1, 0.01). `bias=true` adds a number b
+    per head to the factor, started at 0. The factor is one number a query, so it multiplies the query: `impl=sdpa` then
+    runs PyTorch's fused softmax, `eager` elementary operations.
     """
 
-    equation: ClassVar = "P = softmax(s ln(n) Q K^T / sqrt(d)); O = P V"
+    equation: ClassVar = "P = softmax((s ln(n) + b) Q K^T / sqrt(d)); O = P V; b = 0"
     paper: ClassVar = "Nakanishi 2025, Scalable-Softmax Is Superior for Attention"
     memory: ClassVar = "O(N d); eager O(N^2)"
     simplex: ClassVar = True
@@ -28,10 +29,11 @@ class ScalableSoftmax(ScoredVariant):
     grouped: ClassVar = True
     takes_bounds: ClassVar = True
 
-    def __init__(self, shape: AttentionShape, *, impl: Literal["sdpa", "eager"] = "sdpa"):
+    def __init__(self, shape: AttentionShape, *, bias: bool = False, impl: Literal["sdpa", "eager"] = "sdpa"):
         super().__init__(shape)
         self.impl = self.implementation = impl
         self.slope = nn.Parameter(torch.empty(shape.heads).normal_(1.0, 0.01))
+        self.bias = nn.Parameter(torch.zeros(shape.heads)) if bias else None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         if self.impl == "eager":
@@ -44,7 +46,8 @@ class ScalableSoftmax(ScoredVariant):
         return super().weights(self._scaled(query, key.shape[2], mask), key, mask, rows)
 
     def _scaled(self, query: Tensor, keys: int, mask: Mask) -> Tensor:
-        """The queries times s ln n, float32 or more."""
+        """The queries times s ln n + b, float32 or more."""
         wide = query.to(accumulator(query.dtype))
         # one s for each head; n is of each query, since causal rows and padding differ in it
-        return wide * self.slope.to(wide.dtype)[:, None, None] * log_length(mask, wide, keys, self.shape.causal)
+        scaled = wide * self.slope.to(wide.dtype)[:, None, None] * log_length(mask, wide, keys, self.shape.causal)
+        return scaled if self.bias is None else scaled + wide * self.bias.to(wide.dtype)[:, None, None]

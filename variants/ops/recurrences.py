@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..contract import AttentionShape, Mask, Unsupported, Variant, accumulator, repeat_heads
+from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, accumulator, repeat_heads
 
 _CHUNK = 32
 
@@ -39,6 +39,25 @@ def gated_linear(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor) -
     return output.flatten(2, 3)[:, :, :length]
 
 
+def scalar_decay(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor) -> Tensor:
+    """As `gated_linear` with one decay for all dimensions, log_decay <= 0 (batch, heads, length).
+
+    Inside a chunk the decays then are a matrix that multiplies the scores: Dao & Gu 2024 (arXiv 2405.21060), section 6.
+    """
+    length = query.shape[2]
+    size = min(_CHUNK, length)
+    q, k, v, decay = (_chunks(x, size) for x in (query, key, value, log_decay[..., None]))
+    since = decay.cumsum(-2)
+    # from each position to each later one, summed apart: a difference of two long sums would have their rounding
+    between = decay.expand(*decay.shape[:-1], size).tril(-1).cumsum(-2)
+    future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+    written = (k * between[..., -1, :, None].exp()).transpose(-2, -1) @ v
+    before = _carry(since[..., -1:, :].exp(), written)
+    scores = (q @ k.transpose(-2, -1) * between.exp()).masked_fill(future, 0.0)
+    output = (q * since.exp()) @ before + scores @ v
+    return output.flatten(2, 3)[:, :, :length]
+
+
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, log_decay: Tensor | None = None) -> Tensor:
     """o_t = q_t S_t with S_t = (1 - r_t k_t^T k_t) a_t S_(t-1) + r_t k_t^T v_t, from S = 0; a_t = exp(log_decay_t).
 
@@ -46,9 +65,13 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, log_deca
     in [0, 2] and log_decay <= 0: (batch, heads, length), log_decay None = none; float32 or more. Returns (batch, heads,
     length, value_dim). The product of a chunk's reflections is the solution of one triangular system (the UT
     transform): Yang et al. 2024 (arXiv 2406.06484), section 3; with a decay, Yang et al. 2024 (arXiv 2412.06464).
+    log_decay (batch, heads, length, head_dim) decays each row of the state by itself, diag(a_t) in the place of a_t:
+    Kimi Team 2025 (arXiv 2510.26692).
     """
     length = query.shape[2]
-    size = min(_CHUNK, length)
+    by_channel = log_decay is not None and log_decay.dim() == query.dim()
+    # halved again and again where channels decay apart
+    size = min(_CHUNK, 1 << (length - 1).bit_length() if by_channel else length)
     q, k, v = (_chunks(x, size) for x in (query, key, value))
     r = _chunks(rate[..., None], size)
     # the state is read by what each key holds already, so all that is written is taken times the rate
@@ -56,13 +79,16 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, log_deca
     kept = k.new_ones(())
     late = k
     if log_decay is not None:
-        since = _chunks(log_decay[..., None], size).cumsum(-2)
-        future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
-        # masked before exp: a strong decay after a position must not overflow
-        between = (since - since.transpose(-2, -1)).masked_fill(future, -torch.inf).exp()
-        inside, scores = inside * between, scores * between
+        since = _chunks(log_decay if by_channel else log_decay[..., None], size).cumsum(-2)
+        if by_channel:
+            inside, scores = _decayed(torch.stack([k, q]), k, since).unbind()
+        else:
+            future = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+            # masked before exp: a strong decay after a position must not overflow
+            between = (since - since.transpose(-2, -1)).masked_fill(future, -torch.inf).exp()
+            inside, scores = inside * between, scores * between
         q, read, late = q * since.exp(), read * since.exp(), k * (since[..., -1:, :] - since).exp()
-        kept = since[..., -1:, :].exp()
+        kept = since[..., -1:, :].transpose(-2, -1).exp()
     # what a position writes is less by what earlier ones of the chunk wrote along its key
     solved = torch.linalg.solve_triangular(
         (r * inside).tril(-1), torch.cat([written, read], -1), upper=False, unitriangular=True
@@ -87,6 +113,7 @@ class RecurrentVariant(Variant):
 
     uses_dropout = False
     crosses: ClassVar = False
+    takes_hidden = True
     time: ClassVar = "O(N d^2)"
     memory: ClassVar = "O(N d + N d^2 / 32)"
 
@@ -94,35 +121,35 @@ class RecurrentVariant(Variant):
         super().__init__(shape)
         self.norm = nn.Parameter(torch.ones(shape.head_dim))
 
-    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> Tensor:
+    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
         """What each query reads of the state after its own token, (batch, heads, length, head_dim).
 
-        query, key, value: (batch, heads, length, head_dim), float32 or more; real: (batch, length), False = padded.
+        query, key, value: (batch, heads, length, head_dim) and hidden (batch, length, hidden_width), float32 or more;
+        real: (batch, length), False = padded.
         """
-        raise TypeError(f"{type(self).__name__} defines no recur(query, key, value, real)")
+        raise TypeError(f"{type(self).__name__} defines no recur(query, key, value, real, hidden)")
 
-    def advance(self, key: Tensor, value: Tensor, state: Tensor) -> Tensor:
+    def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
         """The state (batch, heads, head_dim, head_dim) after one more token, (batch, heads, 1, head_dim)."""
-        raise TypeError(f"{type(self).__name__} defines no advance(key, value, state)")
+        raise TypeError(f"{type(self).__name__} defines no advance(key, value, state, hidden)")
 
     def read(self, query: Tensor) -> Tensor:
         """The query as it meets the state."""
         return query
 
-    def finish(self, output: Tensor, value: Tensor) -> Tensor:
-        """The output of each head, normalised; `value` are those of the queries' own tokens."""
+    def finish(self, output: Tensor, hidden: Tensor) -> Tensor:
+        """The output of each head, normalised; hidden: (batch, length, hidden_width)."""
         return F.rms_norm(output, output.shape[-1:], self.norm.to(output.dtype), eps=1e-5)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor) -> Tensor:  # type: ignore[override]
         queries, keys = query.shape[2], key.shape[2]
-        if not mask.causal or queries > keys:
+        if not mask.causal or queries != keys:
             name = type(self).__name__
             raise Unsupported(f"{name}: expected a causal mask over one sequence, got {queries} queries, {keys} keys")
         dtype = accumulator(query.dtype)
-        # fewer queries are the last ones; those before them are read by nobody
-        q = F.pad(query.to(dtype), (0, 0, keys - queries, 0))
-        output = self.recur(q, key.to(dtype), value.to(dtype), mask.real(key))[:, :, keys - queries :]
-        return self.finish(output, value[:, :, keys - queries :].to(dtype)).to(value.dtype)
+        query, key, states, hidden = query.to(dtype), key.to(dtype), value.to(dtype), hidden.to(dtype)
+        output = self.recur(query, key, states, mask.real(key), hidden)
+        return self.finish(output, hidden).to(value.dtype)
 
     def supports(self, shape: AttentionShape) -> str | None:
         refused = super().supports(shape)
@@ -139,20 +166,24 @@ class RecurrentVariant(Variant):
         itemsize = accumulator(getattr(torch, shape.dtype)).itemsize
         return shape.heads * shape.head_dim**2 * itemsize
 
-    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Tensor | None = None, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if hidden is None:
+            raise SelectionError(f"{type(self).__name__} takes the hidden state: expected hidden, got None")
         key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         dtype = accumulator(query.dtype)
-        q, k, v = (x.to(dtype) for x in (query, key, value))
+        q, k, v, x = (each.to(dtype) for each in (query, key, value, hidden))
         if state is None:
             state = k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
-        state = self.advance(k, v, state)
-        return self.finish(self.read(q) @ state, v).to(value.dtype), state
+        state = self.advance(k, v, state, x)
+        return self.finish(self.read(q) @ state, x).to(value.dtype), state
 
 
-def from_token(linear: nn.Linear, value: Tensor) -> Tensor:
-    """A map of all heads of each token, (batch, heads, length, d) -> (batch, length, out), in the dtype of `value`."""
-    bias = None if linear.bias is None else linear.bias.to(value.dtype)
-    return F.linear(value.transpose(1, 2).flatten(2), linear.weight.to(value.dtype), bias)
+def projected(linear: nn.Linear, hidden: Tensor) -> Tensor:
+    """`linear` of the hidden state, (batch, length, hidden_width) -> (batch, length, out), in the dtype of `hidden`."""
+    bias = None if linear.bias is None else linear.bias.to(hidden.dtype)
+    return F.linear(hidden, linear.weight.to(hidden.dtype), bias)
 
 
 def _carry(turn: Tensor, written: Tensor) -> Tensor:
@@ -186,6 +217,23 @@ def _within(q: Tensor, k: Tensor, v: Tensor, since: Tensor) -> Tensor:
     scores = (late_q * (late - border).exp()) @ (early_k * (border - early).exp()).transpose(-2, -1)
     first, second = own.unbind(-3)
     return torch.cat([first, second + scores @ early_v], -2)
+
+
+def _decayed(q: Tensor, k: Tensor, since: Tensor) -> Tensor:
+    """q_i diag(exp(since_i - since_j)) k_j^T for i >= j, zeros above: (…, size, size), size a power of 2.
+
+    As `_within`, but the scores themselves, which the triangular system of the delta rule needs.
+    """
+    size = q.shape[-2]
+    if size == 1:
+        return (q * k).sum(-1, keepdim=True)
+    half = size // 2
+    # both halves have the same shape, so that one call makes both
+    first, second = _decayed(*(torch.unflatten(x, -2, (2, half)) for x in (q, k, since))).unbind(-3)
+    border = since[..., half - 1 : half, :]
+    late, early = since[..., half:, :] - border, border - since[..., :half, :]
+    across = (q[..., half:, :] * late.exp()) @ (k[..., :half, :] * early.exp()).transpose(-2, -1)
+    return torch.cat([F.pad(first, (0, half)), torch.cat([across, second], -1)], -2)
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:

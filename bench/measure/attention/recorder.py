@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,43 +26,62 @@ CHUNK = 128
 SIDE = 64
 """Rows and keys of a map that is stored."""
 
-Recorder = Callable[[int, Variant, Tensor, Tensor, Mask], None]
-"""(index, variant, query, key, mask), after each forward of the variant at `index`; query and key are (batch, heads,
-length, head_dim)."""
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One forward of a variant: query and key (batch, heads, length, head_dim), hidden (batch, length, width)."""
+
+    variant: Variant
+    query: Tensor
+    key: Tensor
+    mask: Mask
+    hidden: Tensor | None = None
+
+    @property
+    def queries(self) -> int:
+        return self.query.shape[2]
+
+    def first_example(self) -> Call:
+        """The first sequence of the batch alone."""
+        valid, hidden = self.mask.valid, self.hidden
+        mask = Mask(valid=None if valid is None else valid[:1], causal=self.mask.causal)
+        return Call(self.variant, self.query[:1], self.key[:1], mask, None if hidden is None else hidden[:1])
+
+    def weights(self, rows: slice | None = None) -> Tensor | None:
+        """Weights (batch, heads, rows, keys); None for a variant without any."""
+        return self.variant.weights_with(self.query, self.key, self.mask, rows, self.hidden)
+
+    def weights_of(self, parts: Iterable[slice]) -> Iterator[tuple[slice, Tensor]]:
+        """The weights of some slices of the queries, one at a time; none where there are none.
+
+        One at a time, since the weights of all queries of a long sequence at once do not fit into memory.
+        """
+        for rows in parts:
+            weights = self.weights(rows)
+            if weights is None:
+                return
+            yield rows, weights
+
+
+Recorder = Callable[[int, Call], None]
+"""Gets the index of a variant and its call, after each forward."""
 
 
 @contextmanager
 def recording(variants: Sequence[Variant], function: Recorder) -> Iterator[None]:
     """Calls `function` after each forward of one of `variants` inside the `with` statement."""
 
-    def hook_of(index: int) -> Callable[..., None]:
-        def hook(variant: Variant, arguments: tuple[Any, ...], output: Tensor) -> None:
-            query, key, _, mask = arguments
-            function(index, variant, query, key, mask)
+    def hook(index: int, variant: Variant, arguments: tuple[Any, ...], output: Tensor) -> None:
+        query, key, _, mask, *hidden = arguments
+        function(index, Call(variant, query, key, mask, *hidden))
 
-        return hook
-
-    handles = [variant.register_forward_hook(hook_of(index)) for index, variant in enumerate(variants)]
+    handles = [variant.register_forward_hook(partial(hook, index)) for index, variant in enumerate(variants)]
     try:
         yield
     finally:
         # a hook that stays behind would slow down every later pass, and would be timed
         for handle in handles:
             handle.remove()
-
-
-def weights_of_rows(
-    variant: Variant, query: Tensor, key: Tensor, mask: Mask, parts: Iterable[slice]
-) -> Iterator[tuple[slice, Tensor]]:
-    """The weights (batch, heads, rows, keys) of some slices of the queries, one at a time; none where there are none.
-
-    One at a time, since the weights of all queries of a long sequence at once do not fit into memory.
-    """
-    for rows in parts:
-        weights = variant.weights(query, key, mask, rows)
-        if weights is None:
-            return
-        yield rows, weights
 
 
 def slices(length: int, size: int) -> list[slice]:
@@ -81,11 +102,11 @@ def attention_maps(model: Model, batch: Batch) -> bytes | None:
     found: list[Tensor] = []
     model.eval()
 
-    def record(_: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
-        queries, keys = query.shape[2], key.shape[2]
+    def record(_: int, call: Call) -> None:
+        queries, keys = call.queries, call.key.shape[2]
         side = -(-max(queries, keys) // SIDE)
         # whole squares in every part, so that pooling by parts is pooling of all
-        parts = weights_of_rows(variant, query, key, mask, slices(queries, CHUNK * side))
+        parts = call.weights_of(slices(queries, CHUNK * side))
         pooled = [shrunk(weights.float(), side).cpu() for _, weights in parts]
         if pooled:
             found.append(torch.cat(pooled, dim=2))

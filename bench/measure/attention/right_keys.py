@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ....variants.contract import Mask, Variant
 from ...models.blocks import Batch
 from ...models.decoder import TokenPredictor
-from .recorder import CHUNK, recording, slices, weights_of_rows
+from .recorder import CHUNK, Call, recording, slices
 
 
 @dataclass
@@ -43,14 +42,14 @@ def weight_on_right_keys(found: RightKeys, model: TokenPredictor, batch: Batch, 
     wanted = (answers[0] != 0) & (right_keys[0] >= 0)
     rows_asked, keys_right = asked[0][wanted], right_keys[0][wanted]
 
-    def record(layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
+    def record(layer: int, call: Call) -> None:
         # only the stretches of queries that hold an asked one: weights of all queries of a long sequence are large
         parts = [
             part
-            for part in slices(query.shape[2], CHUNK)
+            for part in slices(call.queries, CHUNK)
             if bool(((rows_asked >= part.start) & (rows_asked < part.stop)).any())
         ]
-        for part, weights in weights_of_rows(variant, query, key, mask, parts):
+        for part, weights in call.weights_of(parts):
             inside = (rows_asked >= part.start) & (rows_asked < part.stop)
             chosen = weights[0, :, rows_asked[inside] - part.start].double()
             total = chosen.abs().sum(-1).clamp(min=torch.finfo(torch.float64).tiny)

@@ -7,14 +7,16 @@ et al. 2019); distance is Long Range Arena's required attention span (Tay et al.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from ....variants.contract import Mask, Variant
+from ....variants.contract import Mask
 from ...core.record import Measurement
 from ...models.blocks import Batch, Model
-from .recorder import CHUNK, recording, slices, weights_of_rows
+from .recorder import CHUNK, Call, recording, slices
 
 BLOCKS = (16, 64, 128)
 
@@ -44,29 +46,17 @@ class AttentionSums:
 def measure_attention(model: Model, batches: Iterable[Batch]) -> list[Measurement]:
     """Overall, per-layer and per-head figures over `batches`; none for a variant without weights."""
     sums: dict[int, AttentionSums] = {}
-
-    def record(layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
-        count_weights(sums, layer, variant, query, key, mask, slices(query.shape[2], CHUNK))
-
     model.eval()
-    with recording(model.variants, record), torch.inference_mode():
+    with recording(model.variants, partial(count_weights, sums)), torch.inference_mode():
         for batch in batches:
             model.loss(batch)
     return list(measurements_of(sums))
 
 
-def count_weights(
-    sums: dict[int, AttentionSums],
-    layer: int,
-    variant: Variant,
-    query: Tensor,
-    key: Tensor,
-    mask: Mask,
-    parts: list[slice],
-) -> None:
-    """Adds the weights of these queries to the sums of `layer`."""
-    for rows, weights in weights_of_rows(variant, query, key, mask, parts):
-        count_rows(sums.setdefault(layer, AttentionSums(weights.shape[1])), weights, mask, query.shape[2], rows)
+def count_weights(sums: dict[int, AttentionSums], layer: int, call: Call, parts: Iterable[slice] | None = None) -> None:
+    """Adds the weights of the queries in `parts`, by default all, to the sums of `layer`."""
+    for rows, weights in call.weights_of(slices(call.queries, CHUNK) if parts is None else parts):
+        count_rows(sums.setdefault(layer, AttentionSums(weights.shape[1])), weights, call.mask, call.queries, rows)
 
 
 def count_rows(sums: AttentionSums, weights: Tensor, mask: Mask, queries: int, rows: slice) -> None:
@@ -110,17 +100,10 @@ def count_rows(sums: AttentionSums, weights: Tensor, mask: Mask, queries: int, r
     add(sums.distance_rows, live.double())
     for block in BLOCKS:
         # A kernel can skip a tile only if all of it is zero, which is why element and block sparsity differ so much.
-        inside, filled = _tiles(entry, block), _tiles(positive, block)
+        # (batch, heads, row tiles, key tiles): whether any of the entries may be seen, and is above zero
+        inside, filled = (F.max_pool2d(each.float(), block, ceil_mode=True).bool() for each in (entry, positive))
         add(sums.tiles[block], inside.sum(-1).double())
         add(sums.empty_tiles[block], (inside & ~filled).sum(-1).double())
-
-
-def _tiles(entries: Tensor, block: int) -> Tensor:
-    """Whether each block × block tile has a true entry: (batch, heads, row tiles, key tiles)."""
-    rows, keys = entries.shape[-2:]
-    padded = torch.nn.functional.pad(entries, (0, -keys % block, 0, -rows % block))
-    tiles: Tensor = padded.unflatten(-1, (-1, block)).any(-1).unflatten(-2, (-1, block)).any(-2)  # type: ignore[no-untyped-call]
-    return tiles
 
 
 def measurements_of(sums: dict[int, AttentionSums]) -> Iterator[Measurement]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor
 
-from ....variants.contract import Mask, Variant
+from ....variants.contract import Variant
 from ...core.order import evenly_spaced
 from ...core.record import Measurement
-from .recorder import CHUNK, recording, slices
+from .recorder import CHUNK, Call, recording, slices
 from .statistics import AttentionSums, count_weights, measurements_of
 
 MOST_CHUNKS = 8
@@ -24,9 +23,8 @@ def on_inputs(variants: Sequence[Variant], run: Callable[[], object]) -> Iterato
     """
     sums: dict[int, AttentionSums] = {}
 
-    def record(layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
-        first = Mask(valid=None if mask.valid is None else mask.valid[:1], causal=mask.causal)
-        count_weights(sums, layer, variant, query[:1], key[:1], first, chunks(query.shape[2]))
+    def record(layer: int, call: Call) -> None:
+        count_weights(sums, layer, call.first_example(), chunks(call.queries))
 
     modes = [variant.training for variant in variants]
     try:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from ....tasks.problems.translation import AlignedIds
-from ....variants.contract import Mask, Variant
+from ....variants.contract import Mask
 from ...core.record import Measurement
 from ...models.encoder_decoder import Transformer
 from .alignment import LayerErrors, alignment_error_rate, diagonal, layer_errors
 from .heads import head_diversity, offset_weights
-from .recorder import recording
+from .recorder import Call, recording
 from .statistics import BLOCKS, AttentionSums, count_rows
 
 SUMMARISED = ("sparsity", "null_rate", "block_sparsity", "entropy", "head_diversity")
@@ -44,8 +44,8 @@ def attention_weights(
     found: dict[str, list[Tensor]] = {}
     places = [(kind, variant) for kind, variants in model.kinds().items() for variant in variants]
 
-    def record(index: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
-        weights = variant.weights(query, key, mask)
+    def record(index: int, call: Call) -> None:
+        weights = call.weights()
         if weights is not None:
             found.setdefault(places[index][0], []).append(weights)
 

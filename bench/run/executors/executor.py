@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from ...core.record import Machine, Site
 from ..events import OnEvent
 from ..job import Job
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +52,19 @@ class Executor(Protocol):
 
     def cancel(self, block: str) -> None:
         """Ends a job or takes it out of the queue; Cells of it that have not ended get no Record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """`device`: as a worker sees it. `machine`: this one. `jobs`: how many at once, 0 = as the engine has room.
+
+    `train_threads` may be a share of the cores; `time_threads` never depends on `jobs`, since timings key on them.
+    """
+
+    executor: Executor
+    site: Site
+    device: torch.device
+    machine: Machine
+    jobs: int
+    train_threads: int
+    time_threads: int

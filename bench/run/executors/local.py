@@ -1,4 +1,4 @@
-"""Jobs on this machine: one at a time on each GPU, or side by side on the processor, each in a child process.
+"""Jobs on this machine: its devices and threads; one job at a time on each GPU, or several on the processor.
 
 A timing job has its GPU to itself, as every job has. On the processor it has the machine to itself: a neighbour that
 trains takes cores, caches and memory bandwidth, and its load would stand in the numbers.
@@ -6,20 +6,25 @@ trains takes cores, caches and memory bandwidth, and its load would stand in the
 
 from __future__ import annotations
 
+import os
 import platform
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import psutil
+import torch
 
+from ...core.errors import SelectionError
 from ...core.hashing import content_hash
-from ...core.record import Machine, Outcome
+from ...core.record import Machine, Outcome, Site
+from ...measure.machine import choose_device, describe
+from ...plan.executor_settings import ExecutorSettings
 from ..events import CellFinished, Event, OnEvent
 from ..job import Job
-from .executor import Needs
-from .run_job import Waiting, run_job, wait_for
+from .executor import Executor, Needs, Resources
+from .run_job import Waiting, describe_in_child, run_job, wait_for
 
 HIDDEN_NODE = content_hash(platform.node(), 8)
 """This machine without its name, which is not for publication: Records of two of one kind still tell them apart."""
@@ -60,13 +65,23 @@ class LocalExecutor:
                 self._start()
                 waiting = []
                 for block, run in list(self._running.items()):
-                    waits = self._advance(run, on_event)
-                    if waits is not None:
-                        waiting.append(waits)
-                    elif block in self._running:
-                        self._release(block)
-                        if not run.starved:
-                            yield block
+                    for said in run.events:
+                        if isinstance(said, Waiting):
+                            waiting.append(said)
+                            break
+                        if isinstance(said, CellFinished):
+                            if run.beside and not run.needs.gpus and said.record.outcome is Outcome.OUT_OF_MEMORY:
+                                # beside another, that is no property of the Cell: it is run again, alone
+                                run.starved = True
+                                continue
+                            run.left.discard(said.record.key)
+                        on_event(said)
+                    else:
+                        # it has ended, and was not cancelled by whoever was told of its events
+                        if block in self._running:
+                            self._release(block)
+                            if not run.starved:
+                                yield block
                 if len(waiting) == len(self._running) > 0:
                     wait_for(waiting)
         finally:
@@ -82,40 +97,23 @@ class LocalExecutor:
             run.events.close()
             self._release(block)
 
-    def _advance(self, run: _LocalJob, on_event: OnEvent) -> Waiting | None:
-        """Passes on what the job has to tell now; None where it has ended."""
-        for said in run.events:
-            if isinstance(said, Waiting):
-                return said
-            if isinstance(said, CellFinished):
-                if run.beside and not run.needs.gpus and said.record.outcome is Outcome.OUT_OF_MEMORY:
-                    # beside another, that is no property of the Cell: it is run again, alone
-                    run.starved = True
-                    continue
-                run.left.discard(said.record.key)
-            on_event(said)
-        return None
-
     def _start(self) -> None:
-        """Starts as many as there are devices, in the order of the queue."""
-        while self._queue and self._free and self._has_room(self._queue[0][1]):
-            job, needs = self._queue.popleft()
+        """Starts as many as there are devices and there is room for, in the order of the queue."""
+        while self._queue and self._free:
+            job, needs = self._queue[0]
+            if self._running and (needs.alone or any(run.needs.alone for run in self._running.values())):
+                break
+            if self._running and not needs.gpus:
+                self._largest_bytes = max(self._largest_bytes, _largest_child_bytes())
+                if psutil.virtual_memory().available <= self._largest_bytes:
+                    break
+            self._queue.popleft()
             job = replace(job, gpu=self._free.pop(0))
             machine = replace(self.machine, threads=job.threads or self.machine.threads)
             self._running[job.block] = _LocalJob(job, needs, run_job(job, machine), {cell.key for cell in job.cells})
             if len(self._running) > 1:
                 for each in self._running.values():
                     each.beside = True
-
-    def _has_room(self, needs: Needs) -> bool:
-        if not self._running:
-            return True
-        if needs.alone or any(run.needs.alone for run in self._running.values()):
-            return False
-        if needs.gpus:
-            return True
-        self._largest_bytes = max(self._largest_bytes, _largest_child_bytes())
-        return bool(psutil.virtual_memory().available > self._largest_bytes)
 
     def _release(self, block: str) -> None:
         run = self._running.pop(block)
@@ -133,3 +131,71 @@ def _largest_child_bytes() -> int:
             with suppress(psutil.Error):
                 largest = max(largest, child.memory_info().rss)
     return largest
+
+
+def local_resources(
+    settings: ExecutorSettings,
+    device: str | None,
+    threads: int,
+    on_warning: Callable[[str], None],
+    executor: Executor | None = None,
+) -> Resources:
+    """Those of this machine. `threads`: of each job, 0 for its share of the cores.
+
+    With fewer GPUs than jobs, as where a suite's count suits a processor, each GPU gets one job at once, with a
+    warning. Raises SelectionError for more jobs or threads than cores, DeviceError for a device that it lacks.
+    """
+    cores = len(os.sched_getaffinity(0))
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        machine, devices = _gpus(chosen, threads or 1, on_warning)
+        # the same for all of them, however many are used, since timings key on it
+        share = threads or max(1, cores // len(devices))
+        timed = share
+    else:
+        devices = ("",) * (settings.jobs or 1)
+        share, timed = threads or max(1, cores // len(devices)), threads or cores
+        if len(devices) > max(cores, 2):
+            raise SelectionError(f"expected from 1 to {cores:,} jobs on {cores:,} cores, got {len(devices):,}")
+        torch.set_num_threads(timed)
+        machine = describe(chosen)
+    jobs = min(settings.jobs or len(devices), len(devices))
+    if settings.jobs and jobs < settings.jobs:
+        on_warning(f"{settings.jobs:,} jobs were asked for: each GPU runs one at once, so {jobs:,} here")
+    if jobs > 1 and jobs * share > max(cores, 2):
+        raise SelectionError(
+            f"expected at most {cores:,} threads in all, as this machine has cores, got {jobs:,} jobs of {share:,} "
+            "threads"
+        )
+    torch.set_num_threads(timed)
+    machine = replace(machine, threads=timed)
+    return Resources(
+        executor=executor or LocalExecutor(machine, devices[:jobs]),
+        site=Site(machine_id=machine.id, threads=timed),
+        device=torch.device("cuda:0" if chosen.type == "cuda" else "cpu"),
+        machine=machine,
+        jobs=jobs,
+        train_threads=share,
+        time_threads=timed,
+    )
+
+
+def _gpus(chosen: torch.device, threads: int, on_warning: Callable[[str], None]) -> tuple[Machine, tuple[str, ...]]:
+    """This machine with its first GPU, and all GPUs of that kind, as CUDA_VISIBLE_DEVICES names them.
+
+    One that is named by its index is the only one. Those of another kind are left idle: speeds of two kinds are never
+    compared.
+    """
+    described = describe_in_child(str(chosen), threads)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    first = chosen.index or 0
+    names = [visible[at].strip() if len(visible) > at and visible[at].strip() else str(at)
+             for at in range(first, first + len(described))]  # fmt: skip
+    same = [name for name, machine in zip(names, described, strict=True) if machine.id == described[0].id]
+    for name, machine in zip(names, described, strict=True):
+        if machine.id != described[0].id:
+            on_warning(
+                f"GPU {name} ({', '.join(machine.accelerators)}) is left idle, since the speeds of two kinds are not "
+                f"compared; `--device cuda:{names.index(name)}` runs on it alone"
+            )
+    return described[0], tuple(same)

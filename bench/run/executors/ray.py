@@ -15,7 +15,11 @@ import math
 import os
 import platform
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections import deque
@@ -26,8 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import AttnbenchError, SelectionError, StoreError
+from ...core.files import replacing
 from ...plan.executor_settings import RayOptions, gigabytes_of
-from ...process.wire import decode_order, encode_order
+from ...process.child import decode_order, encode_order
 from ...store.store import Store, is_artifact_name
 from ..events import CellFinished, Event, Failed, OnEvent, decode, encode
 from ..job import Job
@@ -80,7 +85,8 @@ class RayExecutor:
             return
         with self.files.submitting(), _cluster(self.options) as ray:
             token = self.files.folder / f"shared-{uuid.uuid4().hex}"
-            token.touch()
+            with replacing(token):
+                pass
             try:
                 yield from self._follow(ray, token.name, on_event)
             finally:
@@ -100,7 +106,11 @@ class RayExecutor:
                 job, needs = self._waiting.popleft()
                 self._running[job.block] = _Running(Followed(job, self.files), self._task(ray, job, needs, token))
             refs = [running.ref for running in self._running.values()]
-            done, _ = ray.wait(refs, num_returns=1, timeout=POLL_SECONDS)
+            try:
+                done, _ = ray.wait(refs, num_returns=1, timeout=POLL_SECONDS)
+            except SystemError as error:
+                # in Ray's own code the exception of a signal handler becomes this
+                raise error.__cause__ or error.__context__ or error from None
             for block, running in list(self._running.items()):
                 for event in running.followed.news():
                     on_event(event)
@@ -201,12 +211,14 @@ class _cluster:
     def __init__(self, options: RayOptions):
         self.options = options
         self._folder: str | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Any:
         try:
             ray = _ray()
         except ImportError:
             raise SelectionError("expected ray for --executor ray: pip install 'attnbench[ray]'") from None
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         common = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
         address = self.options.address or os.environ.get("RAY_ADDRESS")
         try:
@@ -216,6 +228,9 @@ class _cluster:
             else:
                 # the names of its sockets may have 107 bytes
                 self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+                command = [sys.executable, "-m", f"{__package__}.ray_watch", self._folder]
+                # in a session of its own, since what ends this process must not end it
+                self._watch = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
                 ray.init(
                     address="local",
                     num_cpus=len(os.sched_getaffinity(0)),
@@ -227,6 +242,9 @@ class _cluster:
             self._clear()
             reason = " ".join(str(error).split())[:300]
             raise AttnbenchError(f"cannot reach Ray at {address or 'this machine'}: {reason}") from None
+        # Ray answers a signal with the state of its stack
+        for number, handler in handlers.items() if threading.current_thread() is threading.main_thread() else ():
+            signal.signal(number, handler)
         return ray
 
     def __exit__(self, *_: object) -> None:
@@ -237,3 +255,6 @@ class _cluster:
         if self._folder is not None:
             time.sleep(0.1)
             shutil.rmtree(self._folder, ignore_errors=True)
+        if self._watch is not None and self._watch.stdin is not None:
+            self._watch.stdin.close()
+            self._watch.wait()

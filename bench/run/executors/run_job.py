@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...core.cell import Cell
 from ...core.errors import AttnbenchError, DeviceError
 from ...core.record import Begun, Machine, Outcome, Record
-from ...process.child import ChannelError, Child, wait_for_any
-from ...process.wire import encode_order
+from ...process.child import ChannelError, Child, encode_order, wait_for_any
 from ..events import Began, CellFinished, CellStarted, Event, Failed, Restarted, decode
 from ..job import WORKER, DescribeJob, Job
 
@@ -51,7 +49,7 @@ class Waiting:
 def wait_for(several: Sequence[Waiting]) -> None:
     """Until one of them may go on."""
     seconds = min(each.until for each in several) - time.monotonic()
-    wait_for_any([each for waiting in several for each in waiting.child.descriptors], max(seconds, 0.0))
+    wait_for_any([each for waiting in several for each in waiting.child.open], max(seconds, 0.0))
 
 
 def run_job(
@@ -82,15 +80,24 @@ def run_job(
                 # Two limits: silence, which means a hang, and the time that the person allows to a Cell, however much
                 # it reports.
                 silent = time.monotonic() + stall
+                line = event = None
                 try:
-                    event = _event((yield from _line(child, silent if ends is None else min(silent, ends))), left)
+                    line = yield from _line(child, silent if ends is None else min(silent, ends))
+                    event = None if line is None else decode(line)
+                    strange = ""
                 except TimeoutError:
                     over = ends is not None and time.monotonic() >= ends
                     reason = f"over the time limit of {job.timeout:g} s" if over else f"no sign of life for {stall:g} s"
                     outcome = Outcome.TIMEOUT
                     break
                 except ChannelError as error:
-                    reason = f"{error}; only the harness writes there"
+                    strange = str(error)
+                except AttnbenchError:
+                    strange = f"it wrote on its channel what is no event: {(line or b'')[:60]!r}"
+                if isinstance(event, CellFinished) and event.record.cell != left.get(event.record.key):
+                    strange = "it wrote a Record of a cell that it was not to measure"
+                if strange:
+                    reason = f"{strange}; only the harness writes there"
                     break
                 if event is None:
                     break
@@ -174,19 +181,6 @@ def describe_in_child(device: str, threads: int) -> list[Machine]:
         if not found:
             raise DeviceError(f"{device} cannot be used: {child.death}")
     return found
-
-
-def _event(line: bytes | None, left: Mapping[str, Cell]) -> Event | None:
-    """The event of a line. Raises ChannelError for anything but an event of the Cells that are `left`."""
-    if line is None:
-        return None
-    try:
-        event = decode(line)
-    except AttnbenchError:
-        raise ChannelError(f"it wrote on its channel what is no event: {line[:60]!r}") from None
-    if isinstance(event, CellFinished) and event.record.cell != left.get(event.record.key):
-        raise ChannelError("it wrote a Record of a cell that it was not to measure")
-    return event
 
 
 def classify_exit(code: int, errors: str, oom_killed: bool) -> tuple[Outcome, str]:

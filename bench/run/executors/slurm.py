@@ -31,7 +31,7 @@ from ...core.errors import SelectionError, StoreError
 from ...core.files import is_trusted, make_private
 from ...core.record import Begun, Outcome, Record
 from ...plan.executor_settings import SlurmOptions, gigabytes_of, seconds_of
-from ...process.wire import decode_order, encode_order
+from ...process.child import decode_order, encode_order
 from ..events import Began, CellFinished, CellStarted, OnEvent
 from ..job import Job
 from ..job_files import JobFiles, submission_of

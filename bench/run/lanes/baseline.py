@@ -23,7 +23,7 @@ class EvaluatesBaselines(Protocol):
 
 
 def baseline_cell(context: WorkerContext, cell: Cell) -> Record:
-    builder = context.open(cell)
+    builder = RecordBuilder(context, cell)
     try:
         task, recipe, dataset = builder.load()
         objective = objective_for(task.problem(), recipe)

@@ -16,12 +16,10 @@ from ...core.errors import AttnbenchError, Unsupported
 from ...core.record import Measurement, Outcome, Record
 from ...core.registry import TASKS
 from ...core.spec import Spec
-from ...gate.build import build_unchecked
-from ...gate.cache import build_checked_cached
+from ...gate.build import build_checked_cached, build_unchecked
 from ...measure.max_length import Verdict, search_max_length
 from ...measure.memory import memory_limit
-from ...process.child import ChannelError, Child, end_servers
-from ...process.wire import encode_order
+from ...process.child import ChannelError, Child, encode_order, end_servers
 from ..context import RecordBuilder, WorkerContext, is_out_of_memory, tells_of_memory
 from ..events import CellStarted, LengthTried, decode
 from ..executors.run_job import GOODBYE_SECONDS, classify_exit, oom_kills

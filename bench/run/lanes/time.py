@@ -16,8 +16,7 @@ from ...core.protocol import LEAST_ROUNDS as FEWEST
 from ...core.record import Outcome, Record
 from ...core.registry import VARIANTS
 from ...core.spec import Spec
-from ...gate.build import Incorrect
-from ...gate.cache import build_checked_cached
+from ...gate.build import Incorrect, build_checked_cached
 from ...measure.flops import FlopCounter
 from ...measure.machine import available_bytes
 from ...measure.memory import memory_limit
@@ -50,7 +49,7 @@ class TooSlow(Exception):
 
 def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
     """Records of all cells, which share task, preset and seed; one of them should be the reference."""
-    builders = {cell: context.open(cell) for cell in cells}
+    builders = {cell: RecordBuilder(context, cell) for cell in cells}
     first = builders[cells[0]]
     watch = StateWatch()
     task, recipe, dataset = first.load()

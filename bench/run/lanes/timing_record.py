@@ -15,7 +15,7 @@ from ...measure.memory import held_bytes, peak_bytes, reserved_bytes, storages
 from ...measure.roofline import Peaks, peaks
 from ...measure.system_load import CORES
 from ...measure.timer import TimingRun
-from ..context import WorkerContext
+from ..context import WorkerContext, own_projections
 from ..workloads.workload import Workload, Workloads
 
 NULL = "null control"
@@ -64,6 +64,7 @@ def costs(
     whole, extra = workload.parameters
     yield Measurement.of("parameters", whole)
     yield Measurement.of("extra_parameters", extra)
+    yield from own_projections(workload.variants)
     yield from _work(workloads, workload, density, median, limits)
 
 

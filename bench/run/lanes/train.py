@@ -7,7 +7,6 @@ its validation result; the test result is for the figure that shows every rate.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +21,11 @@ from ...gate.build import Incorrect, build_checked
 from ...measure.attention.recorder import attention_maps
 from ...measure.attention.statistics import measure_attention
 from ...models.blocks import Model
-from ...train.checkpoint import Training
+from ...train.checkpoint import Training, mark_of
 from ...train.objectives.objective import Objective
 from ...train.objectives.registry import objective_for
 from ...train.trainer import Trainer
-from ..context import RecordBuilder, WorkerContext, implementation_of
+from ..context import RecordBuilder, WorkerContext, implementation_of, own_projections
 from ..events import Event, Stage, TrainingProgress, Warned
 from ..global_state import StateWatch
 
@@ -38,7 +37,7 @@ MAPPED = 2
 
 
 def train_cell(context: WorkerContext, cell: Cell) -> Record:
-    builder = context.open(cell)
+    builder = RecordBuilder(context, cell)
     try:
         _train(builder)
     except Exception as error:
@@ -58,7 +57,8 @@ def _train(builder: RecordBuilder) -> None:
     model = objective.model(build_checked(cell.variant, recipe.batch), cell.seed, str(context.device))
     model.to(context.device)
     # after the gate and now, since hours of training by other rules would be lost
-    _require_unchanged(watch)
+    if changes := watch.changes():
+        raise Incorrect(changes)
 
     def progress(training: Training) -> Event:
         found = TrainingProgress(key=cell.key, done=training.step, of=recipe.steps, metric=objective.metric)
@@ -67,6 +67,7 @@ def _train(builder: RecordBuilder) -> None:
         point = training.curve[-1]
         return structs.replace(found, loss=point.train_loss, value=point.validation)
 
+    checkpoint = context.store.checkpoint(cell, context.digests[cell.key])
     trainer = Trainer(
         objective,
         model,
@@ -74,13 +75,15 @@ def _train(builder: RecordBuilder) -> None:
         task=str(cell.task),
         seed=cell.seed,
         device=context.device,
-        checkpoint=context.store.checkpoint(cell, context.digests[cell.key]),
+        checkpoint=checkpoint,
+        mark=mark_of(checkpoint, context.place.cache),
         report=lambda training: builder.report(lambda: progress(training)),
         heartbeat=builder.heartbeat,
         notice=lambda message: context.send(Warned(message)),
     )
     training = trainer.run()
-    _require_unchanged(watch)
+    if changes := watch.changes():
+        raise Incorrect(changes)
     context.send(Stage(cell.key, "test"))
     # The test split is read once, after validation has chosen the step, and by nothing that makes a choice.
     test = objective.evaluate(model, dataset.test, context.device, builder.heartbeat)
@@ -94,9 +97,12 @@ def _train(builder: RecordBuilder) -> None:
         Measurement.of("steps", training.step),
         Measurement.of("parameters", whole),
         Measurement.of("extra_parameters", extra),
+        *own_projections(model.variants),
         *_costs(trainer),
-        *_ignored_dropout(model),
     ]
+    # the preset asks for dropout of the attention weights, and the variant drops none
+    if any(variant.shape.dropout > 0 and not variant.uses_dropout for variant in model.variants):
+        builder.measurements.append(Measurement.of("attention_dropout", 0.0))
     if not objective.measures_attention and cell.lane == "train":
         context.send(Stage(cell.key, "sparsity"))
         _observe(builder, objective, model, dataset.validation)
@@ -107,10 +113,21 @@ def _train(builder: RecordBuilder) -> None:
         builder.keep_predictions(test)
 
 
-def _require_unchanged(watch: StateWatch) -> None:
-    """Raises Incorrect where a setting of the process that all variants are trained under is another than before."""
-    if changes := watch.changes():
-        raise Incorrect(changes)
+def _costs(trainer: Trainer) -> list[Measurement]:
+    """Times of the training loop, and on a GPU what the host and a captured step have to do with them."""
+    training = trainer.state
+    found = [
+        Measurement.of("train_seconds", training.seconds),
+        Measurement.of("data_share", training.data_share),
+    ]
+    # on a CPU all of a step is the processor's, and nothing is captured
+    if trainer.device.type == "cuda":
+        why: dict[str, Any] = {"reason": trainer.uncaptured} if trainer.uncaptured else {}
+        found += [
+            Measurement.of("host_seconds", training.host_seconds_a_step),
+            Measurement.of("captured_steps", training.replays / max(training.step, 1), **why),
+        ]
+    return found
 
 
 def _observe(builder: RecordBuilder, objective: Objective, model: Model, subset: Subset) -> None:
@@ -119,39 +136,16 @@ def _observe(builder: RecordBuilder, objective: Objective, model: Model, subset:
     # Spread over the split, which may be sorted by label or length.
     parts = np.array_split(evenly_spaced(len(subset), OBSERVED), OBSERVED // 8)
     builder.measurements += measure_attention(model, (objective.batch(subset, at, device) for at in parts))
-    builder.measurements += _alphas(model)
+    for layer, variant in enumerate(model.variants):
+        # of each head, where the variant learns one
+        if (learned := variant.learned_alpha()) is not None:
+            builder.measurements += [
+                Measurement.of("alpha", value, layer=layer, head=head)
+                for head, value in enumerate(learned.detach().flatten().tolist())
+            ]
     # Maps are pictures: one seed shows enough, and they are the largest artifact.
     if builder.cell.seed != 0:
         return
     maps = attention_maps(model, objective.batch(subset, evenly_spaced(len(subset), MAPPED), device))
     if maps is not None:
         builder.artifacts["maps"] = store.put_artifact(maps, ".npz")
-
-
-def _costs(trainer: Trainer) -> Iterator[Measurement]:
-    """Time of the training loop, and on a GPU what of it is not the GPU's."""
-    training = trainer.state
-    yield Measurement.of("train_seconds", training.seconds)
-    yield Measurement.of("data_share", training.data_share)
-    # on a CPU it is all of a step, and nothing is captured
-    if trainer.device.type == "cuda":
-        yield Measurement.of("host_seconds", training.host_seconds_a_step)
-        why: dict[str, Any] = {"reason": trainer.uncaptured} if trainer.uncaptured else {}
-        yield Measurement.of("captured_steps", training.replays / max(training.step, 1), **why)
-
-
-def _ignored_dropout(model: Model) -> Iterator[Measurement]:
-    """A rate of 0 where the preset asks for dropout of the attention weights, and the variant drops none."""
-    if any(variant.shape.dropout > 0 and not variant.uses_dropout for variant in model.variants):
-        yield Measurement.of("attention_dropout", 0.0)
-
-
-def _alphas(model: Model) -> list[Measurement]:
-    """The alpha that each head has learned, where a variant learns one."""
-    found = []
-    for layer, variant in enumerate(model.variants):
-        learned = variant.learned_alpha()
-        if learned is not None:
-            values = enumerate(learned.detach().flatten().tolist())
-            found += [Measurement.of("alpha", value, layer=layer, head=head) for head, value in values]
-    return found

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...core.errors import Unsupported
 from ...gate.build import Incorrect
-from ...gate.distance import row_error
+from ...gate.numerics import row_error
 from ...measure.timer import Work
 
 MOST_CALLS = 4

@@ -26,7 +26,7 @@ from ...core.spec import Spec
 from ...gate.build import build_checked
 from ...measure.attention.synthetic import on_inputs
 from ...measure.memory import storages
-from ...models.blocks import Batch, BuildVariant, Model, TransformerBlock
+from ...models.blocks import Batch, BuildVariant, Model, TransformerBlock, added_parameters
 from ...train.device import autocast
 from ...train.objectives.registry import objective_for
 from ...train.trainer import train_step
@@ -42,7 +42,7 @@ LEAST_LIMIT = 10.0
 
 @dataclass(slots=True, kw_only=True)
 class SweepWorkloads(Workloads):
-    """Every workload gets the very same tensors: `heads`, query, key and value, or `states`, or `batch`.
+    """Every workload gets the very same tensors: `heads`, query, key and value, and `hidden`; or `states`, or `batch`.
 
     `grad_output`: the gradient that arrives at the output in a training step.
     """
@@ -51,6 +51,7 @@ class SweepWorkloads(Workloads):
     task: TimedTask
     mask: Mask
     heads: tuple[Tensor, ...] = ()
+    hidden: Tensor | None = None
     states: Tensor | None = None
     batch: Batch = ()
     grad_output: Tensor | None = None
@@ -94,6 +95,9 @@ class SweepWorkloads(Workloads):
         # One gradient for all variants: the cost of a backward pass may depend on how sparse it is.
         draw = torch.Generator().manual_seed(axis_seed(use="sweep gradient") % 2**31)
         self.grad_output = torch.randn(shape, generator=draw).to(device, self.dtype)
+        if self.heads:
+            hidden = torch.randn(shape[0], shape[2], point.heads * point.head_dim, generator=draw)
+            self.hidden = hidden.to(device, self.dtype)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -146,11 +150,12 @@ class SweepWorkloads(Workloads):
         if self.point.mode == "decode":
             self._decode(workload, variant)
             return workload
-        query, key, value = leaves = [x.detach().requires_grad_(self.point.mode == "step") for x in self.heads]
+        inputs = [*self.heads, self.hidden] if variant.takes_hidden and self.hidden is not None else self.heads
+        query, key, value, *hidden = leaves = [x.detach().requires_grad_(self.point.mode == "step") for x in inputs]
         mask = self.mask
 
         def forward() -> Tensor:
-            return variant(query, key, value, mask)
+            return variant(query, key, value, mask, *hidden)
 
         self._set_work(workload, forward, variant, [*leaves, *parameters], None)
         return workload
@@ -165,7 +170,8 @@ class SweepWorkloads(Workloads):
         def advance(state: Any, first: int, last: int) -> Any:
             for at in range(first, last):
                 query, key, value = (x[:, :, at : at + 1] for x in self.heads)
-                _, state = variant.step(query, key, value, state)
+                hidden = None if self.hidden is None else self.hidden[:, at : at + 1]
+                _, state = variant.step_with(query, key, value, state, hidden)
             return state
 
         # Prefilled once: the cost of a late token is asked for, and it depends on how much lies before it.
@@ -204,13 +210,13 @@ class SweepWorkloads(Workloads):
                 output: Tensor = block(states, mask)
             return output
 
-        own = [*variant.parameters(), *(before.parameters() if before else ())]
+        added = added_parameters(self.point.width, variant, before)
         workload = Workload(
             variants=[variant],
             work=lambda: None,
             owners=(block, optimiser),
             inputs=(states,),
-            parameters=(sum(p.numel() for p in parameters), sum(p.numel() for p in own)),
+            parameters=(sum(p.numel() for p in parameters), added),
         )
         self._set_work(workload, forward, variant, parameters, optimiser)
         return workload
@@ -331,7 +337,7 @@ class SweepWorkloads(Workloads):
         owner = workload.owners[0]
         assert isinstance(owner, nn.Module)
         if self.point.level == "attention":
-            owner(*self.heads, self.mask)
+            owner(*self.heads, self.mask, self.hidden)
         elif self.point.level == "block":
             owner(self.states, self.mask)
         else:

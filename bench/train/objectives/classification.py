@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from ....tasks.contract import Classification, Subset, Whole
 from ...core.record import Measurement
-from ...models.blocks import Batch, BuildVariant, Model
+from ...models.blocks import BuildVariant, Model
 from ...models.encoder import Encoder
-from ..device import autocast, to_device
+from ..device import autocast
 from .objective import Columns, Evaluation, Objective
 
 
@@ -52,10 +52,6 @@ class ClassificationObjective(Objective):
 
     def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Encoder:
         return Encoder(self.problem, self.recipe, build, seed, device)
-
-    def batch(self, subset: Subset, at: Whole, device: torch.device) -> Batch:
-        """ids (batch, towers, length), lengths (batch, towers), labels (batch,)."""
-        return to_device(subset.batch(at, self.recipe.length), device)
 
     def evaluate(
         self, model: Model, subset: Subset, device: torch.device, heartbeat: Callable[[], None] = lambda: None

@@ -11,20 +11,18 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from ....tasks.contract import Subset, Whole
 from ....tasks.problems.language_modeling import Language, LanguageRecipe, Windows
-from ....variants.contract import Mask, Variant
 from ...core.hashing import axis_seed
 from ...core.order import evenly_spaced, order
 from ...core.record import Measurement
 from ...measure.attention.heads import Diversity, head_diversity
-from ...measure.attention.recorder import recording, slices, weights_of_rows
-from ...models.blocks import Batch, BuildVariant, Model
+from ...measure.attention.recorder import Call, recording, slices
+from ...models.blocks import BuildVariant, Model
 from ...models.decoder import UNCOUNTED, Decoder
-from ..device import autocast, to_device
+from ..device import autocast
 from .objective import Choice, Columns, Evaluation, Objective
 
 Real = npt.NDArray[np.float64]
@@ -91,10 +89,6 @@ class LanguageModelingObjective(Objective):
 
     def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Decoder:
         return Decoder(self.problem, self.recipe, build, seed, device)
-
-    def batch(self, subset: Subset, at: Whole, device: torch.device) -> Batch:
-        """ids (batch, 1, length), lengths (batch, 1), targets (batch, length) with 0 where none counts."""
-        return to_device(subset.batch(at, self.recipe.length), device)
 
     def choice(self, train: Subset, task: str, seed: int) -> Choice:
         """Windows in an order drawn anew each epoch, moved on by a number drawn anew, so that edges differ."""
@@ -169,14 +163,12 @@ class LanguageModelingObjective(Objective):
         return np.stack([spelt.sum(1), begun.sum(1), counted.sum(1)]).astype(np.float64)
 
 
-def _compare_heads(
-    found: list[list[Diversity]], layer: int, variant: Variant, query: Tensor, key: Tensor, mask: Mask
-) -> None:
-    queries = query.shape[2]
+def _compare_heads(found: list[list[Diversity]], layer: int, call: Call) -> None:
+    queries = call.queries
     parts = slices(queries, ROWS)
     if len(parts) > STRETCHES:
         parts = [slice(first, first + ROWS) for first in evenly_spaced(queries - ROWS + 1, STRETCHES).tolist()]
-    for _, weights in weights_of_rows(variant, query, key, mask, parts):
+    for _, weights in call.weights_of(parts):
         found[layer].extend(head_diversity(each.double().cpu().numpy()) for each in weights)
 
 

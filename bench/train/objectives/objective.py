@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from ...core.metrics import METRICS
 from ...core.order import order
 from ...core.record import Measurement
 from ...models.blocks import Batch, BuildVariant, Model
+from ..device import to_device
 
 Feed = Callable[[int, torch.device], Batch]
 """The batch of a step, on a device; a function of the step alone, so that a run resumes anywhere."""
@@ -69,28 +69,22 @@ class Objective(ABC):
     def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Model:
         """The model that every variant of this problem sits in."""
 
-    @abstractmethod
     def batch(self, subset: Subset, at: Whole, device: torch.device) -> Batch:
-        """Examples `at`, which are positions in `subset`."""
+        """Examples `at`, which are positions in `subset`: its arrays, see `Subset.layout`."""
+        return to_device(subset.batch(at, self.recipe.length), device)
 
     def choice(self, train: Subset, task: str, seed: int) -> Choice | None:
         """`recipe.batch` examples a step, in an order drawn anew each epoch by (task, seed).
 
         None where examples are made for each step instead of chosen.
         """
-        return partial(self._in_order, train, task, seed)
+        return lambda step: (train, order(step, self.recipe.batch, len(train), task, seed))
 
     def feed(self, train: Subset, task: str, seed: int) -> Feed:
         """The batches of the examples that `choice` chooses."""
         choice = self.choice(train, task, seed)
         assert choice is not None
-        return partial(self._fed, choice)
-
-    def _in_order(self, train: Subset, task: str, seed: int, step: int) -> tuple[Subset, Whole]:
-        return train, order(step, self.recipe.batch, len(train), task, seed)
-
-    def _fed(self, choice: Choice, step: int, device: torch.device) -> Batch:
-        return self.batch(*choice(step), device)
+        return lambda step, device: self.batch(*choice(step), device)
 
     @abstractmethod
     def evaluate(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -17,11 +16,11 @@ from ....tasks.contract import Subset, Whole
 from ....tasks.problems.translation import EvaluationPairs, SentencePairs, Translation, TranslationRecipe
 from ...core.order import evenly_spaced
 from ...core.record import Measurement
-from ...models.blocks import Batch, BuildVariant, Model
+from ...models.blocks import BuildVariant, Model
 from ...models.decoding import translate
 from ...models.encoder_decoder import Transformer
 from ..batching import TokenBatches
-from ..device import autocast, to_device
+from ..device import autocast
 from .bleu import TranslationScore, score_translations
 from .objective import Choice, Columns, Evaluation, Objective
 
@@ -117,19 +116,12 @@ class TranslationObjective(Objective):
     def model(self, build: BuildVariant, seed: int, device: str = "cpu") -> Transformer:
         return Transformer(self.problem, self.recipe, build, seed, device)
 
-    def batch(self, subset: Subset, at: Whole, device: torch.device) -> Batch:
-        """Source ids (batch, 1, sources), lengths (batch, 1), target ids (batch, targets), END last."""
-        return to_device(subset.batch(at, self.recipe.length), device)
-
     def choice(self, train: Subset, task: str, seed: int) -> Choice:
         """Batches of at most `recipe.tokens` tokens a side, pairs of like lengths together."""
         assert isinstance(train, SentencePairs)
         lengths = np.minimum(train.lengths(), self.recipe.length)
         batches = TokenBatches(lengths, self.recipe.tokens, task=task, seed=seed)
-        return partial(self._alike, train, batches)
-
-    def _alike(self, train: Subset, batches: TokenBatches, step: int) -> tuple[Subset, Whole]:
-        return train, batches.at(step)
+        return lambda step: (train, batches.at(step))
 
     def evaluate(
         self, model: Model, subset: Subset, device: torch.device, heartbeat: Callable[[], None] = lambda: None

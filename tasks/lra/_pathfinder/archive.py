@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import io
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ....bench.core.files import read_regular
 from ...contract import Availability, DataError, DataPlace, Provenance, Split
-from ...data.checksums import tree_checksum
 from ...data.prepared import PreparedData, prepare, write_errors
-from ...data.tfds import ExportSource
+from ...data.sources import ExportSource, checksum
 from .paddles import Bytes
 from .shards import OFFICIAL_EXAMPLES, scratch
 
@@ -24,7 +21,6 @@ BUILDER = 1
 ROOTS = ("lra_release/lra_release", "lra_release", ".")
 LEVELS = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
 LABEL = 3
-LARGEST_PNG, LARGEST_METADATA = 1_000_000, 100_000_000
 """Bytes of an image, and of the metadata of a batch."""
 EMPTY = ("pathfinder32/curv_baseline", "imgs/0/sample_172.png")
 """The one file of the official archive that is empty. It is left out."""
@@ -74,7 +70,7 @@ class OfficialImages:
         if not self.availability(place).ready:
             raise DataError(f"expected Pillow to read {folder}; pip install 'attnbench[images]'")
         parts = ("metadata", *(f"imgs/{each.name}" for each in sorted((folder / "imgs").iterdir()) if each.is_dir()))
-        files = {f"{self.name}/": tree_checksum(place, self.task, folder, parts)}
+        files = {f"{self.name}/": checksum(place, self.task, folder, parts)}
         identity = {"source": "official", "files": files, "builder": BUILDER}
         # pixels are collected in a file of the cache, which is removed once they are prepared
         meanwhile = scratch(place, self.task, identity)
@@ -123,7 +119,7 @@ def metadata(folder: Path) -> Iterator[tuple[str, int]]:
     """
     for path in sorted((folder / "metadata").glob("*.npy")):
         try:
-            lines = read_regular(path, LARGEST_METADATA).decode("utf-8").split("\n")
+            lines = path.read_bytes().decode("utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: expected lines of text, and it does not read: {error}") from None
         for number, line in enumerate(lines, start=1):
@@ -147,7 +143,7 @@ def gray_png(path: Path, size: int) -> Bytes:
 
     try:
         # size and mode stand in the header, before any pixel is unpacked
-        with Image.open(io.BytesIO(read_regular(path, LARGEST_PNG)), formats=["PNG"]) as image:
+        with Image.open(path, formats=["PNG"]) as image:
             if image.mode != "L" or image.size != (size, size):
                 raise DataError(f"{path}: expected {size} × {size} gray pixels, got {image.size} of mode {image.mode}")
             return np.asarray(image, dtype=np.uint8)

@@ -39,7 +39,7 @@ def test_the_first_sentence_is_the_difference_and_the_verdict_of_its_interval(be
     b.train("rela", [], correct=[right(share)] * 3)
     found = of(b)
     assert found.sentences[0].startswith("rela − softmax on lra-text (quick): ")
-    assert found.sentences[0].endswith(f"corrected for 15 pairs. {words}")
+    assert found.sentences[0].endswith(f"corrected for 5 pairs. {words}")
     assert found.points.value == pytest.approx(100 * (share - 0.6), abs=1e-9)
 
 

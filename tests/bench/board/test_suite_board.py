@@ -36,8 +36,8 @@ def test_the_average_is_that_of_the_cells_beside_it(bench) -> None:
     found = board(filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "b": {"softmax": 0.4, "rela": 0.36}}))
     assert [entry(found, "rela", c).value for c in ("a", "b", "average")] == pytest.approx([70, 36, 53])
     gap = entry(found, "rela", "gap")
-    # +10 and -4: mean +3; the half-widths of both, halved, are added in quadrature; 15 pairs of the declared six
-    half = 293.5 * (0.1 * 0.9 / 1999 + 0.04 * 0.96 / 1999) ** 0.5 / 2
+    # +10 and -4: mean +3; half of the errors of both are added in quadrature; five comparisons with softmax
+    half = 257.6 * (0.1 * 0.9 / 1999 + 0.04 * 0.96 / 1999) ** 0.5 / 2
     assert (gap.value, gap.high) == pytest.approx((3.0, 3.0 + half), rel=1e-3)
     assert [r.name for r in found.ranked] == ["rela", "softmax"]
 

@@ -11,7 +11,9 @@ import pytest
 from attnbench.bench.cli import advice as advice_module
 from attnbench.bench.cli import app
 from attnbench.bench.core.errors import AttnbenchError
-from attnbench.bench.core.spec import bytes_of
+from attnbench.bench.core.spec import bytes_of, parse_selection
+from attnbench.bench.plan.executor_settings import ExecutorSettings
+from attnbench.bench.plan.suite import load_suite
 
 RESULTS = str(Path(__file__).parents[3] / "results")
 
@@ -46,6 +48,25 @@ RESULTS = str(Path(__file__).parents[3] / "results")
         (f"leaderboard --results {RESULTS}/records", f"--results {RESULTS}"),
         ("sample tinyshakespeare --results nowhere", "`attnbench run --variants rela --task tinyshakespeare`"),
         ("choose --length 512 --memory 40", "40GB"),
+        ("convert gpt2", "expected a folder that save_pretrained wrote, got gpt2"),
+        ("plan --variants ReLA --task sweep", "(did you mean 'rela'?)"),
+        ("plan --variants rela --task Lra-Listops", "(did you mean 'lra-listops'?)"),
+        ("plan --variants rela --task sweep --preset SMOKE", "(did you mean 'smoke'?)"),
+        ("plan --suite LRA", "(did you mean 'lra'?)"),
+        ("show LRA", "(did you mean 'lra'?)"),
+        ("plan --variants rela --task sweep -preset smoke", "write `--preset`"),
+        ("plan --variants rela, linear --task sweep", "write `rela,linear`"),
+        ("plan --variants local(flange=64) --task sweep", "did you mean 'local[flange=64]'?"),
+        ("plan --variants [rela] --task sweep", "did you mean 'rela'?"),
+        ("new variant import", "no word of Python, such as my-import"),
+        ("new variant 1st", "such as my-1st"),
+        ("probe rela --preset fast", "expected the preset quick or smoke"),
+        ("plan --variants rela --task sweep --executor slurm --executor-option account=x", "sbatch.account=…"),
+        ("plan --variants rela --task sweep --executor-option partition=gpu", "add --executor slurm;"),
+        ("merge records --results a.txt", "expected a folder, got the file 'a.txt'"),
+        ("plan --variants rela --task sweep --seeds 0,1,2", "`--seeds 3` for the seeds 0, 1 and 2"),
+        ("plan --suite suite.yaml", "rename it"),
+        ("plan --seeds", "`attnbench plan --help`"),
     ],
 )
 def test_a_mistake_is_answered_with_the_right_words(
@@ -54,9 +75,25 @@ def test_a_mistake_is_answered_with_the_right_words(
     monkeypatch.setattr(sys, "argv", ["attnbench", *line.split()])
     monkeypatch.setattr(app, "give_up", lambda stream: None)
     monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "suite.yaml"):
+        (tmp_path / name).touch()
     code = app.run_app()
     shown = capsys.readouterr().err
-    assert code in (2, 4) and advice in shown and len(shown) < 400 and shown.count("\n") == 1
+    assert code in (2, 3, 4) and advice in shown and len(shown) < 400 and shown.count("\n") == 1
+
+
+def test_blanks_in_one_word_are_answered_with_the_right_words() -> None:
+    with pytest.raises(AttnbenchError, match="did you mean 'rela,linear'"):
+        parse_selection("rela linear")
+    with pytest.raises(AttnbenchError, match="a table of words without blanks"):
+        ExecutorSettings.of("slurm", options={"sbatch.account": "a b"})
+
+
+def test_a_capital_k_is_a_thousand_and_a_mark_of_the_byte_order_no_part_of_a_suite(tmp_path: Path) -> None:
+    assert [str(each) for each in parse_selection("local[flange=64K]")] == ["local[flange=64000]"]
+    file = tmp_path / "k.toml"
+    file.write_bytes(b'\xef\xbb\xbftasks = ["sweep"]\nvariants = ["rela"]\n')
+    assert [str(each) for each in load_suite(str(file)).variants] == ["rela"]
 
 
 def test_a_word_that_is_no_key_lists_the_cells_that_have_it(

@@ -15,7 +15,7 @@ def run(*arguments: str) -> str:
 
 def test_a_bare_list_shows_all_kinds() -> None:
     listed = json.loads(run("list", "--json"))
-    assert list(listed) == ["variants", "tasks", "suites", "presets"]
+    assert list(listed) == ["variants", "wrappers", "tasks", "suites", "presets"]
     assert "lra" in {item["name"] for item in listed["suites"]} and "rela" in {i["name"] for i in listed["variants"]}
     assert json.loads(run("list", "suites", "--json")) == listed["suites"]
 

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from attnbench.bench.board.probe import gate_line
 from attnbench.bench.cli import check
-from attnbench.bench.gate.property import GateResult, Property
 from attnbench.bench.gate.report import SETTINGS, CheckReport
+from attnbench.bench.gate.suite import GateResult, Property
 from attnbench.bench.run.probe import examined_by
 
+CASE: Any = SimpleNamespace(affordable=None)
 
-def multiplied(checked: object) -> None:
+
+def multiplied(case: object) -> None:
     torch.ones(2, 3) @ torch.ones(2, 3)
 
 
 def test_a_variant_that_raises_everywhere_is_one_line_that_names_the_line_of_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = [Property(name, multiplied).examine(SimpleNamespace(affordable=None)) for name in ("finite", "causal")]
+    found = [Property(name, multiplied).examine(CASE) for name in ("finite", "causal")]
     line = multiplied.__code__.co_firstlineno + 1
     assert found[0].detail.startswith("raised RuntimeError: mat1 and mat2 shapes cannot be multiplied")
     assert found[0].detail.endswith(f"(line {line} of test_check.py)")
@@ -34,7 +37,7 @@ def test_a_variant_that_raises_everywhere_is_one_line_that_names_the_line_of_cod
 
 
 def test_a_probe_says_an_error_that_is_everywhere_once() -> None:
-    found = [Property(name, multiplied).examine(SimpleNamespace(affordable=None)) for name in ("finite", "causal")]
+    found = [Property(name, multiplied).examine(CASE) for name in ("finite", "causal")]
     report = CheckReport(name="mine", results=tuple((SETTINGS[0], each) for each in found), seconds=1.0)
     line = gate_line(examined_by(report))
     assert line.text.startswith("no property could be tested; the first attempt raised") and not line.evidence

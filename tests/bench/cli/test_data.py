@@ -64,17 +64,17 @@ def test_verify_fails_on_damage_and_names_it(here: DataPlace, tree: Path) -> Non
 
 
 def test_get_names_what_is_wanted_where_nothing_is_had(here: DataPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnbench.tasks.lra._text import imdb_sources
+    from attnbench.tasks.lra._text import imdb
 
-    monkeypatch.setattr(imdb_sources.MovieReviewsSource, "path", lambda self: None)
+    monkeypatch.setattr(imdb.MovieReviewsSource, "path", lambda self: None)
     result = data("get", "lra-text", "--offline")
     assert isinstance(result.exception, DataError) and str(here.root) in str(result.exception.__notes__)
 
 
 def test_get_goes_on_after_a_task_without_data(here: DataPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnbench.tasks.lra._text import imdb_sources
+    from attnbench.tasks.lra._text import imdb
 
-    monkeypatch.setattr(imdb_sources.MovieReviewsSource, "path", lambda self: None)
+    monkeypatch.setattr(imdb.MovieReviewsSource, "path", lambda self: None)
     result = data("get", "lra-text,lra-listops", "--preset", "smoke", "--offline")
     assert isinstance(result.exception, DataError) and "lra-listops: regenerated" in result.output
 

@@ -11,11 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from attnbench.bench.cli import app, output
-from attnbench.bench.cli.live import Live, name_of
-from attnbench.bench.cli.rich_console import console
+from attnbench.bench.cli.live import Live
+from attnbench.bench.cli.output import console
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import DataError, SelectionError
+from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.planner import Plan, Step
+from attnbench.bench.run.events import CellFinished
 
 RESULTS = str(Path(__file__).parents[3] / "results")
 HOSTILE = "a\x1b[31m\x1b]0;title\x07b\u202ec\x9bd\re\nf\u2028g\ud800"
@@ -39,11 +42,16 @@ def test_the_live_view_shows_harmless_notices_and_names(capsys: pytest.CaptureFi
     assert harmless(shown) and shown.count("\n") == 2
 
 
-def test_a_cell_is_named_without_the_preset_of_the_whole_run() -> None:
+def test_a_cell_is_named_without_the_preset_of_the_whole_run(capsys: pytest.CaptureFixture[str]) -> None:
     preset = "quick[batch=64,steps=300]"
     cell = Cell(variant=Spec("rela"), task=Spec("recall"), preset=Spec.of("quick", batch=64, steps=300))
-    assert name_of(cell, preset) == "rela on recall, seed 0, train"
-    assert name_of(cell, "quick") == f"rela on recall, {preset}, seed 0, train"
+    plan = Plan(steps=(Step(cell=cell, state="todo"),), blocks=())
+    machine = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
+    for of_the_run, name in ((preset, "rela on recall, seed 0"), ("quick", f"rela on recall, {preset}, seed 0")):
+        with Live() as live:
+            live.begin(plan, of_the_run, machine)
+            live.on_event(CellFinished(Record(cell=cell, outcome=Outcome.OK, machine=machine)))
+        assert f"ok  {name}, train (0 s)" in capsys.readouterr().err
 
 
 def test_rich_keeps_its_own_styles_and_shows_the_codes_of_others() -> None:

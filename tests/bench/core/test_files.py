@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -86,6 +87,43 @@ def test_no_link_that_somebody_planted_is_written_through(tmp_path: Path, monkey
     with pytest.raises(FileExistsError), replacing(path) as file:
         file.write(b"newer")
     assert victim.read_bytes() == b"precious"
+
+
+def test_a_rename_that_nfs_says_failed_and_made_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    renamed = os.replace
+
+    def retried(*arguments: object, **options: object) -> None:
+        """The first call is made, and its answer lost."""
+        renamed(*arguments, **options)
+        renamed(*arguments, **options)
+
+    monkeypatch.setattr(files.os, "replace", retried)
+    with replacing(tmp_path / "file") as file:
+        file.write(b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(files.os, "replace", fails)
+    with pytest.raises(OSError, match="Stale"), replacing(tmp_path / "file") as file:
+        file.write(b"newer")
+    assert (tmp_path / "file").read_bytes() == b"new" and [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nothing_astray(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with replacing(folder / "file") as file:
+        file.write(b"new")
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(elsewhere)
+    assert (tmp_path / "moved" / "file").read_bytes() == b"new" and not list(elsewhere.iterdir())
+    with pytest.raises(OSError, match="expected a folder, got a link"), replacing(folder / "file"):
+        pass
+    with replacing(folder / "file", follow=True) as file:
+        file.write(b"new")
+    assert (elsewhere / "file").read_bytes() == b"new"
 
 
 def test_a_folder_that_is_a_link_is_refused_unless_links_are_followed(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import textwrap
 import pytest
 
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.core.registry import TASKS, VARIANTS, Registry, module_source, parameters
+from attnbench.bench.core.registry import TASKS, VARIANTS, Registry, parameters
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.core.targets import module_source
 
 PLUGIN = '''
 from typing import Literal

@@ -1,6 +1,7 @@
 """Names with parameters: text to value to canonical text."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -30,10 +31,31 @@ def texts(selection):
         ("x[p=1,2],y", ["x[p=1]", "x[p=2]", "y"]),
         ("x[b=2,a=1],x[a=1,b=2]", ["x[a=1,b=2]"]),
         ("x[flag=TRUE,other=None]", ["x[flag=true,other=none]"]),
+        ("mine.py:Mine[dim=64], ../a/b.py:make", ["mine.py:Mine[dim=64]", "../a/b.py:make"]),
+        ("package.module:Mine", ["package.module:Mine"]),
+        ("gate+local[window=8,16]", ["gate+local[window=8]", "gate+local[window=16]"]),
+        ("gate[by=head] + sink+mine.py:Mine", ["gate[by=head]+sink+mine.py:Mine"]),
+        ("delta:3//softmax", ["delta:3//softmax"]),
+        ("delta//delta:2 // gate+softmax", ["delta:3//gate+softmax"]),
+        ("softmax//softmax,softmax:4", ["softmax"]),
+        ("a//b//a//b", ["a//b"]),
+        ("mine.py:Mine:2//package:Mine", ["mine.py:Mine:2//package:Mine"]),
+        ("x[n=1,2]//y", ["x[n=1]//y", "x[n=2]//y"]),
+        ("x[r=1e+3]", ["x[r=1000.0]"]),
     ],
 )
 def test_a_selection_names_these_specs(selection, expected):
     assert texts(selection) == expected
+
+
+@pytest.mark.parametrize("letter", ["\ufe0f", "\u0430", "\u202e", "\n", "\t", "\x1b", "\u3164", "é", "\x7f", "\ud800"])
+@pytest.mark.parametrize(
+    "text", ["rela{}", "rela[a=x{}]", "rela[a{}=x]", "mi{}ne.py:Name", "gate{}+rela", "rela,{}rela"]
+)
+def test_letters_that_look_like_others_or_show_nothing_name_nothing(text, letter):
+    with pytest.raises(SelectionError, match="printable ASCII") as refused:
+        parse_selection(text.format(letter))
+    assert str(refused.value).isascii() and str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +72,7 @@ def test_a_selection_names_these_specs(selection, expected):
         ("true", True),
         ("none", None),
         ("learned", "learned"),
-        ("1K", "1K"),
+        ("1K", 1000),
         ("1e400", "1e400"),
     ],
 )
@@ -71,6 +93,13 @@ def test_an_integer_and_a_float_of_one_size_are_told_apart_in_text():
         (" , ", "expected a name"),
         ("a b", "letters, digits"),
         ("[x=1]", "letters, digits"),
+        ("gate+", "a name on each side of `+`"),
+        ("delta//", "a name on each side of `//`"),
+        ("delta/softmax", "letters, digits"),
+        ("delta:0//softmax", "1 to 1,000 layers"),
+        ("delta:999//softmax:999", "at most 1,000 layers"),
+        (":3", "letters, digits"),
+        ("mine.py:", "letters, digits"),
         ("local[window=64", "unbalanced"),
         ("local]window=64[", "unbalanced"),
         ("local[[window=64]]", "unbalanced"),
@@ -88,7 +117,7 @@ def test_an_integer_and_a_float_of_one_size_are_told_apart_in_text():
     ],
 )
 def test_a_wrong_selection_is_refused_with_what_was_expected(selection, message):
-    with pytest.raises(SelectionError, match=message.replace("[", r"\[")):
+    with pytest.raises(SelectionError, match=re.escape(message)):
         parse_selection(selection)
 
 
@@ -97,19 +126,31 @@ def test_parse_takes_one_name_only():
         Spec.parse("local[window=1,2]")
 
 
-names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,8}", fullmatch=True)
-words = st.from_regex(r"[A-Za-z_/=+.:-][\w/=+.:-]{0,8}", fullmatch=True)
+def test_a_pattern_gives_each_layer_its_own_and_begins_again():
+    spec = Spec.parse("gate+delta:2//softmax")
+    assert [str(spec.at(layer)) for layer in range(4)] == ["gate+delta", "gate+delta", "softmax", "gate+delta"]
+    assert spec.variants == [Spec("delta"), Spec("softmax")] and spec.all_wrappers == [Spec("gate")]
+    assert Spec("rela").at(5) == Spec("rela") and Spec("rela").variants == [Spec("rela")]
+
+
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,8}", fullmatch=True)
+words = st.from_regex(r"[A-Za-z_/=+.:-][A-Za-z0-9_/=+.:-]{0,8}", fullmatch=True)
 strings = words.filter(lambda text: parse_value(text) == text and ".." not in text)
 floats = st.floats(allow_nan=False, allow_infinity=False)
-specs = st.builds(
+plain = st.builds(
     lambda name, values: Spec.of(name, **values),
     names,
     st.dictionaries(names, st.one_of(st.none(), st.booleans(), st.integers(-(10**12), 10**12), floats, strings)),
 )
 
 
+wrapped = st.builds(Spec.wrapped, st.lists(plain, max_size=2), plain)
+specs = st.one_of(plain, wrapped, st.builds(Spec.pattern, st.lists(wrapped, min_size=1, max_size=4)))
+
+
 def parameters_with_types(spec):
-    return [(name, type(value), value) for name, value in spec.parameters]
+    parts = [*spec.variants, *spec.all_wrappers]
+    return [(name, type(value), value) for part in parts for name, value in part.parameters]
 
 
 @given(specs)

@@ -8,9 +8,8 @@ import pytest
 
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.gate import cache as passed
-from attnbench.bench.gate.build import Incorrect
-from attnbench.bench.gate.cache import build_checked_cached
+from attnbench.bench.gate import build as passed
+from attnbench.bench.gate.build import Incorrect, build_checked_cached
 from attnbench.variants.contract import AttentionShape
 
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=512, padding=False)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnbench.bench.gate import checked_variant
-from attnbench.bench.gate.checked_variant import CheckedVariant
-from attnbench.bench.gate.groups import grouped_heads
+from attnbench.bench.gate import case as module
+from attnbench.bench.gate.case import Case, RunSetting
 from attnbench.bench.gate.suite import quick_gate
+from attnbench.bench.gate.twins import grouped_heads
 from attnbench.variants import AttentionShape
 from attnbench.variants.contract import ScoredVariant
 
@@ -42,8 +42,9 @@ def test_wrong_pairs_of_heads_are_found(variant, where):
 
 @pytest.mark.parametrize("name", ["softmax", "entmax15", "local", "linear"])
 def test_shared_heads_hold_and_one_head_shares_nothing(name):
-    assert grouped_heads(CheckedVariant(name, SHAPE)).held
-    assert grouped_heads(CheckedVariant(name, replace(SHAPE, heads=1, kv_heads=1))).reason == "one head shares nothing"
+    assert all(answer.value <= answer.allowed for answer in grouped_heads(Case(name, SHAPE)))
+    (answer,) = grouped_heads(Case(name, replace(SHAPE, heads=1, kv_heads=1)))
+    assert answer.reason == "one head shares nothing"
 
 
 @pytest.mark.parametrize("name", ["softmax", "rela"])
@@ -53,9 +54,9 @@ def test_every_property_holds_where_the_shape_shares_heads(name):
 
 def test_heads_that_share_one_key_are_not_made_fewer_for_ever(monkeypatch):
     # as at 1,024 tokens, where a million scores are those of one head: two that share a key are as few as there are
-    monkeypatch.setattr(checked_variant, "NARROW_SCORES", SHAPE.max_length**2)
+    monkeypatch.setattr(module, "NARROW_SCORES", SHAPE.max_length**2)
     shape = replace(SHAPE, kv_heads=2)
-    narrow = CheckedVariant("softmax", shape, settings=(checked_variant.own_setting(shape),)).narrow
+    narrow = Case("softmax", shape, RunSetting(shape.max_length, 1, "own")).narrow
     assert (narrow.shape.heads, narrow.shape.kv_heads) == (2, 1)
     assert narrow.narrow is narrow
     assert quick_gate("softmax", shape, form="own") is None

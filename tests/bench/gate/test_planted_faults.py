@@ -17,6 +17,7 @@ from planted_faults import (
     DeadParameter,
     DetachedKey,
     ForgetfulStep,
+    Gated,
     Honest,
 )  # fmt: skip
 from torch import Tensor
@@ -38,8 +39,8 @@ def test_a_planted_fault_is_red_under_its_own_name(variant: type[Variant], shape
 
 
 @pytest.mark.parametrize("shape", [SELF, CAUSAL, CROSS], ids=["self", "causal", "cross"])
-def test_the_variant_that_the_faults_start_from_is_green(shape: AttentionShape) -> None:
-    assert red(Honest, shape) == {}
+def test_the_variants_that_the_faults_start_from_are_green(shape: AttentionShape) -> None:
+    assert red(Honest, shape) == {} and red(Gated, shape) == {}
 
 
 def test_every_property_has_a_planted_fault() -> None:

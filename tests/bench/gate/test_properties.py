@@ -21,9 +21,10 @@ from attnbench.bench.core.entry_points import EntryPointGroup, read_group
 from attnbench.bench.core.errors import AttnbenchError, DeviceError, SelectionError
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import PROPERTIES, GateResult, examine, quick_gate
-from attnbench.bench.gate.case import with_heads
-from attnbench.bench.gate.distance import gap, row_error
+from attnbench.bench.gate.case import gap
+from attnbench.bench.gate.numerics import row_error
 from attnbench.bench.gate.report import SETTINGS as SETTINGS_OF_CHECK
+from attnbench.bench.gate.variant import with_heads
 from attnbench.variants.contract import AttentionShape, Mask, ScoredVariant, Variant
 
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=200)
@@ -166,10 +167,10 @@ def test_a_kink_on_the_way_is_no_wrong_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "found"), [(8, 8, (5, 5)), (8, 2, (4, 1)), (8, 1, (8, 1)), (2, 2, (2, 2))]
+    ("heads", "kv_heads", "found"), [(8, 8, (5, 5)), (8, 2, (8, 2)), (12, 4, (6, 2)), (8, 1, (8, 1)), (2, 2, (2, 2))]
 )
 def test_fewer_heads_share_keys_as_all_do(heads: int, kv_heads: int, found: tuple[int, int]) -> None:
-    shape = with_heads(replace(SHAPE, heads=heads, kv_heads=kv_heads), 5)
+    shape = with_heads(replace(SHAPE, heads=heads, kv_heads=kv_heads), 5, 2)
     assert (shape.heads, shape.kv_heads) == found
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from torch import Tensor
 
 from attnbench.bench.gate import quick_gate
 from attnbench.bench.gate.case import Case, Inputs, RunSetting
 from attnbench.bench.gate.twins import differences
-from attnbench.variants import AttentionShape, build
+from attnbench.variants import AttentionShape
 
 SHAPE = AttentionShape(heads=2, head_dim=8, max_length=17, causal=True)
 ALLOWED = [1e-6] * 4
@@ -24,9 +23,8 @@ def test_a_row_whose_only_weight_is_nearly_zero_is_no_fault() -> None:
 def at_kink() -> tuple[Case, Inputs, list[Tensor], list[Tensor]]:
     """ReLA in float64, inputs with one score of 1e-9, its passes, and those with that score on the other side of 0."""
     shape = AttentionShape(heads=2, head_dim=8, max_length=17, dtype="float64")
-    torch.manual_seed(0)
-    twin = Case(build("rela[impl=eager]", shape).double().eval(), shape, 0.0, 0, RunSetting(17))
-    single = twin.inputs().map(Tensor.float)
+    twin = Case("rela[impl=eager]", shape, RunSetting(17))
+    single = Inputs(*(x.float() for x in twin.inputs()))
 
     def scored(score: float) -> Inputs:
         query, key = single.query.double(), single.key[0, 0, 3].double()
@@ -34,7 +32,7 @@ def at_kink() -> tuple[Case, Inputs, list[Tensor], list[Tensor]]:
         return Inputs(query, single.key.double(), single.value.double())
 
     inputs = scored(1e-9)
-    return twin, inputs.map(Tensor.float), twin.passes(scored(-1e-9)), twin.passes(inputs)
+    return twin, Inputs(*(x.float() for x in inputs)), twin.passes(scored(-1e-9)), twin.passes(inputs)
 
 
 def test_a_kink_gives_room_to_the_rows_that_it_moves(at_kink: tuple[Case, Inputs, list[Tensor], list[Tensor]]) -> None:

@@ -14,6 +14,7 @@ SHAPE = {"layers": 3, "width": 16, "heads": 2, "feed_forward": 32, "length": 24,
 STEPWISE = [
     "softmax", "rela", "entmax15", "additive-lm", "additive-lm[kernel_size=3]", "additive-lm[window=2]",
     "local[query_block=4,flange=4]", "local[query_block=4,flange=4,relative=true]", "linear", "relative",
+    "gated-linear", "delta[decay=scalar]", "gate+rela", "delta:2//gate[by=head]+softmax",
 ]  # fmt: skip
 STRICT = [*STEPWISE, "routing[form=strict,clusters=2,window=4]", "local-routing[form=strict,clusters=2,window=4]"]
 

@@ -101,8 +101,9 @@ def keeps_its_output(variant: str) -> bool | None:
             parameter += 0.1 * torch.randn(parameter.shape, dtype=torch.float64, generator=random)
     query, key, value = torch.randn(3, 1, 2, 24, 8, dtype=torch.float64, generator=random)
     basis = torch.eye(8, dtype=torch.float64) + 0.3 * torch.randn(8, 8, dtype=torch.float64, generator=random)
-    plain = module(query, key, value, Mask(causal=True))
-    moved = module(query @ basis, key @ torch.linalg.inv(basis).T, value, Mask(causal=True))
+    hidden = torch.randn(1, 24, 16, dtype=torch.float64, generator=random)
+    plain = module(query, key, value, Mask(causal=True), hidden)
+    moved = module(query @ basis, key @ torch.linalg.inv(basis).T, value, Mask(causal=True), hidden)
     return torch.allclose(plain, moved, atol=1e-8)
 
 
@@ -115,8 +116,9 @@ def test_those_variants_take_a_bias_that_weigh_by_products_alone(variant: str) -
     if found is None:
         return
     shape = AttentionShape(heads=2, head_dim=8, max_length=24, causal=True, padding=False)
-    # `dot` has no factor 1 / sqrt(d) that could be made good; maps of positions, or within one block, see no products
-    assert build(variant, shape).maps_products == (found and variant not in ("dot", "synthesizer", "sinkhorn"))
+    # `dot` and `ssd` have no factor 1 / sqrt(d) that could be made good; maps of positions, or within one block, see no
+    # products
+    assert build(variant, shape).maps_products == (found and variant not in ("dot", "ssd", "synthesizer", "sinkhorn"))
 
 
 def test_a_variant_that_weighs_by_something_else_is_unsupported() -> None:

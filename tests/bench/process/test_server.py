@@ -19,8 +19,7 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
 from attnbench.bench.plan.fingerprint import digest_of_cell
-from attnbench.bench.process.child import Child
-from attnbench.bench.process.wire import encode_order
+from attnbench.bench.process.child import Child, encode_order
 from attnbench.bench.run.events import CellFinished, decode
 from attnbench.bench.run.executors.run_job import Waiting, environment_of, run_job, wait_for
 from attnbench.bench.run.job import Job
@@ -61,7 +60,7 @@ import torch
 asked = []
 for name in ("init", "_lazy_init", "is_available", "device_count", "current_device", "get_device_properties"):
     setattr(torch.cuda, name, lambda *given, name=name: asked.append(name))
-import attnbench.bench.run.worker, attnbench.bench.process.service
+import attnbench.bench.run.worker, attnbench.bench.process.ask
 assert not asked, asked
 """
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
@@ -115,7 +114,7 @@ def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 import time
 from attnbench.bench.process.child import Child, _SERVERS
 child = Child({str(tmp_path / "none.py")!r})
-print(*(server._process.pid for server in _SERVERS.values()), flush=True)
+print(*(server.process.pid for server in _SERVERS.values()), flush=True)
 time.sleep(1000)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:

@@ -223,6 +223,31 @@ def test_a_block_whose_ray_worker_is_lost_starts_again(tmp_path: Path, notes: Pa
     assert [len(starts(notes, name)) for name in EACH_ONCE] == [1, 2, 1]
 
 
+def ray_processes() -> set[psutil.Process]:
+    """Those of clusters that attnbench has started, with their descendants."""
+    found = set()
+    for process in psutil.process_iter(["cmdline"]):
+        if any("/tmp/ray-" in word for word in process.info["cmdline"] or ()):
+            found |= {process, *process.children(recursive=True)}
+    return found
+
+
+@pytest.mark.soak
+def test_a_terminated_run_on_ray_says_so_in_one_line(tmp_path: Path) -> None:
+    _needs("ray")
+    command = [sys.executable, "-m", "attnbench", "run", "--variants", "softmax", "--task", "recall", "--seeds", "1"]
+    command += ["--preset", "quick", "--lanes", "train", "--threads", "1", "--executor", "ray", "--results"]
+    running = subprocess.Popen(
+        [*command, str(tmp_path / "r")], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    wait_until(lambda: list((tmp_path / "r" / "jobs").glob("*.events")), "a job runs")
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert "SIGTERM" in said.rstrip("\n").split("\n")[-1] and "@" not in said and "stack" not in said.lower(), said
+    wait_until(lambda: not ray_processes(), "all processes of Ray have ended")
+
+
 @pytest.mark.soak
 def test_a_killed_driver_of_ray_goes_on_with_what_has_no_record(tmp_path: Path, notes: Path) -> None:
     _needs("ray")
@@ -231,9 +256,14 @@ def test_a_killed_driver_of_ray_goes_on_with_what_has_no_record(tmp_path: Path, 
     first = driver(results, "ray", 1)
     wait_until(lambda: starts(notes, "rela"), "the second job runs")
     (pid,) = starts(notes, "rela")
+    before, folders = ray_processes(), set(Path("/tmp").glob("ray-*"))
     first.send_signal(signal.SIGKILL)
     first.wait()
+    killed = time.monotonic()
     wait_until(lambda: not psutil.pid_exists(pid), "what it ran has ended with it")
+    wait_until(lambda: not any(each.is_running() for each in before), "all processes of Ray have ended")
+    wait_until(lambda: not any(each.exists() for each in folders), "its folder has gone")
+    assert before and time.monotonic() - killed < 30
     (notes / "rela.go").touch()
     ended(driver(results, "ray", 1), results)
     assert outcomes(results) == EACH_ONCE

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ pytest.importorskip("transformers", reason="needs the extra attnbench[transforme
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from attnbench.bench.run.convert import ConvertSetting, alpha_of, convert, load_checkpoint, with_alpha
+from attnbench.bench.run.convert import ConvertSetting, alpha_of, convert, with_alpha
 from attnbench.bench.run.convert_table import gap_closed, tables_of, zeros_of
+from attnbench.bench.run.pretrained import load_checkpoint
 
 CPU = torch.device("cpu")
 SETTING = ConvertSetting(alphas=2, temperatures=(1.0, 2.0), steps=4, batch=2, context=16, windows=4)
@@ -143,6 +145,12 @@ def test_what_cannot_be_converted_is_said(checkpoint, text, tmp_path):
         setting = ConvertSetting(**({"alphas": 2, "context": 16, "steps": 0, "temperatures": (1.0,)} | changes))
         with pytest.raises(error, match=reason):
             convert(checkpoint, text, setting, store, CPU, lambda line: None)
+    setting = ConvertSetting(alphas=2, temperatures=(math.nan,))
+    with pytest.raises(SelectionError, match="above 0"):
+        convert(checkpoint, text, setting, store, CPU, lambda line: None)
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(DataError, match="a named pipe"):
+        convert(checkpoint, tmp_path / "pipe.txt", SETTING, store, CPU, lambda line: None)
     empty = tmp_path / "empty.txt"
     empty.write_text("")
     with pytest.raises(DataError, match="got 0 bytes"):

@@ -16,7 +16,7 @@ from attnbench.bench.core.record import Outcome, Record
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import choose_device
-from attnbench.bench.process.wire import encode_order
+from attnbench.bench.process.child import encode_order
 from attnbench.bench.run import worker
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.events import Event, Restarted

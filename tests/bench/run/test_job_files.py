@@ -18,10 +18,12 @@ from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.suite import Suite
+from attnbench.bench.run import job_files
 from attnbench.bench.run.events import Began, CellFinished, Event, Stage, TrainingProgress
 from attnbench.bench.run.job_files import JobFiles, Submission
 from attnbench.bench.run.runner import Runner, RunRequest
 from attnbench.bench.run.status import status_of
+from attnbench.bench.store.store import Store
 
 MACHINE = Machine(id="m", system="s", processor="p", cores=2, threads=1, memory_bytes=1)
 BLOCK = "0123456789abcdef"
@@ -161,6 +163,38 @@ def test_what_nobody_submits_any_more_is_interrupted_unless_slurm_has_it(tmp_pat
     assert {each.executor: each.state for each in status_of(tmp_path).jobs} == {
         "local": "interrupted", "slurm": "queued",
     }  # fmt: skip
+
+
+def test_a_clock_that_was_set_back_leaves_no_negative_times(tmp_path: Path) -> None:
+    files = JobFiles(tmp_path)
+    files.submit(SUBMITTED)
+    log = files.claim(BLOCK)
+    assert log is not None
+    log.append(Began(MACHINE, time=time.time() + 86_400))
+    log._written = -1e9
+    log.append(TrainingProgress("k", 3, 10, "accuracy"))
+    (job,) = status_of(tmp_path).jobs
+    assert job.state == "running" and job.left == 0.0
+    log.close()
+
+
+def test_a_job_whose_records_are_all_stored_has_ended(tmp_path: Path) -> None:
+    files, found = JobFiles(tmp_path), record()
+    files.submit(replace(SUBMITTED, cells={found.key: str(found.cell)}))
+    write(files, Began(MACHINE), CellFinished(found))
+    assert [job.state for job in status_of(tmp_path).jobs] == ["interrupted"]
+    Store(tmp_path).append(found)
+    (job,) = status_of(tmp_path).jobs
+    assert job.state == "done" and job.outcomes == {"ok": 1}
+
+
+def test_events_are_read_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = JobFiles(tmp_path)
+    write(files, *[Stage("k", "test")] * 100)
+    monkeypatch.setattr(job_files, "_MOST_EVENTS", 1000)
+    found, end = files.events(BLOCK)
+    assert 10 < len(found) < 100 and 1000 <= end < 1100
+    assert len(found) + len(files.events(BLOCK, end)[0]) > len(found)
 
 
 def test_the_command_shows_text_of_others_as_it_stands(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ def run(tmp_path, monkeypatch):
             yield CellFinished(finished(cell, job, machine, rate, Outcome.CRASHED if rate in fails else Outcome.OK))
 
         monkeypatch.setattr("attnbench.bench.run.executors.local.run_job", answer)
-        monkeypatch.setattr(Runner, "_find_data", lambda self, task, fetch: None)
+        monkeypatch.setattr(
+            Runner, "_has_data", lambda self, fetch, lacking, task: self.data.update({task: None}) is None
+        )
         suite = Suite(name="", tasks=(Spec("lra-text"),), variants=tuple(parse_selection("softmax")),
                       preset=Spec.parse(GRID), seeds=seeds)  # fmt: skip
         request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads(),

@@ -14,14 +14,12 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.executor_settings import ExecutorSettings
-from attnbench.bench.run import resources
 from attnbench.bench.run.events import CellFinished, Event
 from attnbench.bench.run.executors import local
 from attnbench.bench.run.executors.executor import Needs
-from attnbench.bench.run.executors.local import LocalExecutor
+from attnbench.bench.run.executors.local import LocalExecutor, local_resources
 from attnbench.bench.run.executors.run_job import Waiting, WorkerError
 from attnbench.bench.run.job import Job
-from attnbench.bench.run.resources import local_resources
 
 MACHINE = Machine(id="m", system="s", processor="p", cores=2, threads=1, memory_bytes=1)
 PATIENCE = 20.0
@@ -76,7 +74,7 @@ class Stage:
 class NoChild:
     """Never says anything."""
 
-    descriptors: Sequence[int] = ()
+    open: Sequence[int] = ()
 
 
 @pytest.fixture
@@ -219,11 +217,11 @@ def described(monkeypatch: pytest.MonkeyPatch, *gpus: str) -> list[str]:
     import torch
 
     machines = [replace(MACHINE, id=f"with-{gpu}", accelerators=(gpu,)) for gpu in gpus]
-    monkeypatch.setattr(resources, "choose_device", lambda name: torch.device(name or "cuda"))
-    monkeypatch.setattr(resources, "describe_in_child", lambda device, threads: machines[int(device[5:] or 0) :][
+    monkeypatch.setattr(local, "choose_device", lambda name: torch.device(name or "cuda"))
+    monkeypatch.setattr(local, "describe_in_child", lambda device, threads: machines[int(device[5:] or 0) :][
         : 1 if ":" in device else None])  # fmt: skip
-    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda pid: set(range(16)))
-    monkeypatch.setattr(resources.torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(local.os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(local.torch, "set_num_threads", lambda count: None)
     return []
 
 
@@ -258,13 +256,12 @@ def test_more_jobs_than_gpus_become_one_for_each_with_a_warning(
 def test_on_a_processor_training_shares_the_cores_and_a_timing_has_them_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(resources.torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(local.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(local.torch, "set_num_threads", lambda count: None)
     one, four = (find(tmp_path, [], jobs=jobs, device="cpu") for jobs in (None, 4))
     assert (one.jobs, one.train_threads, one.time_threads) == (1, 8, 8)
     assert (four.jobs, four.train_threads, four.time_threads) == (4, 2, 8)
     assert one.site == four.site and one.machine.id == four.machine.id
-    assert four.needs("time", None).alone and not four.needs("train", None).alone
     for wrong in ({"jobs": 9}, {"jobs": 4, "threads": 3}):
         with pytest.raises(SelectionError, match="8 "):
             find(tmp_path, [], device="cpu", **wrong)

@@ -9,7 +9,7 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.record import MOST_REASON, Outcome
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate.build import Incorrect
-from attnbench.bench.run.context import WorkerContext
+from attnbench.bench.run.context import RecordBuilder, WorkerContext
 from attnbench.bench.run.events import CellFinished, decode, encode
 from attnbench.bench.store.store import Store
 from attnbench.tasks.data.data import place
@@ -33,7 +33,7 @@ def test_a_long_message_becomes_a_record_that_the_parent_reads_and_the_store_kee
         device=torch.device("cpu"), place=place(offline=True), store=store, digests={cell.key: "d"}, block="b",
         send=lambda event: None,
     )  # fmt: skip
-    builder = context.open(cell)
+    builder = RecordBuilder(context, cell)
     try:
         raise error
     except Exception as raised:

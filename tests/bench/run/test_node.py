@@ -9,7 +9,7 @@ import pytest
 
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.process.wire import encode_order
+from attnbench.bench.process.child import encode_order
 from attnbench.bench.run.events import Failed
 from attnbench.bench.run.executors.node import prepare_data
 from attnbench.bench.run.executors.run_job import WorkerError
@@ -27,7 +27,7 @@ def test_blocks_of_one_node_prepare_their_data_once(tmp_path: Path) -> None:
     script = """
 import sys; from pathlib import Path
 from attnbench.bench.run.executors.node import prepare_data
-from attnbench.bench.process.wire import decode_order
+from attnbench.bench.process.child import decode_order
 from attnbench.bench.run.job_files import JobFiles
 from attnbench.tasks.data import prepared
 build, job = prepared._build, decode_order(sys.stdin.buffer.readline())

@@ -12,7 +12,7 @@ import pytest
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.process.wire import decode_order, encode_order
+from attnbench.bench.process.child import decode_order, encode_order
 from attnbench.bench.run.events import CellFinished
 from attnbench.bench.run.executors.run_job import Waiting, WorkerError, run_job, wait_for
 from attnbench.bench.run.job import Job, MaxLengthJob
@@ -22,7 +22,7 @@ MACHINE = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_
 PREAMBLE = """
 import dataclasses, json, os, signal, sys, time
 from attnbench.bench.core.cell import Cell
-from attnbench.bench.process.wire import decode_order
+from attnbench.bench.process.child import decode_order
 from attnbench.bench.core.record import Machine, Outcome, Record
 job = decode_order(orders.readline())
 def send(**event): channel.write(json.dumps(event).encode() + b"\\n"); channel.flush()

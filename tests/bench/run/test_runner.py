@@ -1,19 +1,29 @@
-"""The preset of a run that names none: one that all of its tasks have, and no longer than a person waits."""
+"""A run takes a preset that all of its tasks have, and measures what has no Record, with the reference it needs."""
 
+import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from attnbench.bench.core.cell import Lane
-from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.errors import DataError, SelectionError
+from attnbench.bench.core.record import Begun, Outcome, Record
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
+from attnbench.bench.plan.facts import task_facts
 from attnbench.bench.plan.suite import Suite
-from attnbench.bench.run import resources as module
+from attnbench.bench.run import runner as module_of_runner
+from attnbench.bench.run.events import CellFinished, OnEvent
+from attnbench.bench.run.executors import local as module
+from attnbench.bench.run.executors.executor import Needs
+from attnbench.bench.run.job import Job
 from attnbench.bench.run.runner import Runner, RunRequest, default_preset
+from attnbench.bench.store.store import Store
 
 
 @pytest.mark.parametrize(
@@ -29,7 +39,7 @@ from attnbench.bench.run.runner import Runner, RunRequest, default_preset
 )
 def test_without_a_preset_one_is_taken_that_every_task_has(device: str, tasks: list[str], preset: str) -> None:
     specs = list(map(Spec, tasks))
-    assert default_preset(specs, device) == preset
+    assert default_preset(list(map(task_facts, specs)), device) == Spec(preset)
     assert all(TASKS.build(task).recipe(Spec(preset)).ranked for task in specs)
 
 
@@ -78,3 +88,101 @@ def test_what_triton_interprets_is_not_timed(
     )
     with pytest.raises(SelectionError, match="attnbench check") if refused else nullcontext():
         Runner(request=request, on_warning=lambda text: None, on_progress=lambda what, done, total: None)
+
+
+class AnswersAtOnce:
+    """An executor whose jobs end at once, each Cell with a Record; `cells` of each job, by variant."""
+
+    room = float("inf")
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.cells: list[list[str]] = []
+        self.machine, self.seconds = describe(torch.device("cpu")), time.monotonic()
+
+    def submit(self, job: Job, needs: Needs) -> None:
+        # its neighbours would stand in the numbers of a timing on a processor
+        assert needs.alone == (job.cells[0].lane == "time")
+        self.jobs.append(job)
+        self.cells.append([str(cell.variant) for cell in job.cells])
+
+    def finished(self, on_event: OnEvent) -> Iterator[str]:
+        while self.jobs:
+            job = self.jobs.pop()
+            for cell in job.cells:
+                # no two measurements take the same time
+                self.seconds += 1.0
+                on_event(
+                    CellFinished(
+                        Record.of(
+                            cell, Outcome.OK, "", Begun.now(), block=job.block, digest=job.digests[cell.key],
+                            machine=replace(self.machine, threads=job.threads), seconds=self.seconds,
+                        )
+                    )
+                )  # fmt: skip
+            yield job.block
+
+    def cancel(self, block: str) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def jobs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
+    """Runs one lane of variants on a task, in one folder; returns the variants of each job."""
+
+    def has_data(self: Runner, fetch: bool, lacking: dict[Spec, DataError], task: Spec) -> bool:
+        self.data[task] = None
+        return True
+
+    def made(variants: str, lane: Lane, meanwhile: Callable[[], object] = lambda: None) -> list[list[str]]:
+        executor = AnswersAtOnce()
+        suite = Suite(name="", tasks=(Spec("lra-listops"),), variants=tuple(map(Spec, variants.split(","))),
+                      preset=Spec("smoke"))  # fmt: skip
+        request = RunRequest(suite=suite, results=tmp_path, device="cpu", lanes=(lane,), threads=1)
+        runner = Runner(
+            request=request, on_warning=lambda text: None, on_progress=lambda what, done, total: None,
+            executor=executor,
+        )  # fmt: skip
+        plan = runner.plan(fetch=True)
+        meanwhile()
+        runner.run(plan, lambda event: None)
+        return executor.cells
+
+    monkeypatch.setattr(Runner, "_has_data", has_data)
+    return made
+
+
+def stored(folder: Path) -> list[str]:
+    return [str(record.cell.variant) for record in Store(folder).records()]
+
+
+def test_a_variant_that_is_added_is_timed_in_rounds_with_the_reference(
+    jobs_of: Callable[..., list[list[str]]], tmp_path: Path
+) -> None:
+    """Its ratio is that of its own rounds: without the reference there it has none."""
+    assert jobs_of("rela", "time") == [["softmax", "rela"]]
+    assert jobs_of("rela", "time") == []
+    assert jobs_of("rela,linear", "time") == [["softmax", "linear"]]
+    assert stored(tmp_path) == ["softmax", "rela", "softmax", "linear"]
+    # what another command has timed since the plan was made is not timed again, nor the reference for it
+    assert jobs_of("entmax15", "time", lambda: jobs_of("rela,linear,entmax15", "time")) == []
+    # the reference of the other command's rounds is none of this one's
+    assert jobs_of("sigmoid,sparsemax", "time", lambda: jobs_of("sigmoid", "time")) == [["softmax", "sparsemax"]]
+    assert stored(tmp_path)[-4:] == ["softmax", "sigmoid", "softmax", "sparsemax"]
+
+
+def test_a_change_that_was_taken_back_is_measured_once_more(
+    jobs_of: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Boards show the code that was measured last, which would be the change."""
+    assert jobs_of("rela", "train") == [["softmax"], ["rela"]]
+    real = module_of_runner.digest_of_cell
+    monkeypatch.setattr(
+        module_of_runner,
+        "digest_of_cell",
+        lambda cell, *rest: real(cell, *rest) if cell.variant.name == "softmax" else real(cell, *rest)[:-1] + "x",
+    )
+    assert jobs_of("rela", "train") == [["rela"]]
+    monkeypatch.setattr(module_of_runner, "digest_of_cell", real)
+    assert jobs_of("rela", "train") == [["rela"]]
+    assert jobs_of("rela", "train") == []

@@ -13,8 +13,7 @@ from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
 from attnbench.bench.plan.fingerprint import digest_of_cell
-from attnbench.bench.process.child import Child
-from attnbench.bench.process.wire import encode_order
+from attnbench.bench.process.child import Child, encode_order
 from attnbench.bench.run.events import CellFinished
 from attnbench.bench.run.executors.run_job import Waiting, run_job, wait_for
 from attnbench.bench.run.job import GatePartJob, Job

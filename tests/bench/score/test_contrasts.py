@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from moderated_t import fitted, half_width_of_seeds, posterior
+from moderated_t import fitted, half_width_of_seeds
 from scipy import stats
 
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.plan.suite import load_suite
-from attnbench.bench.score.contrasts import COMPARISON_SETS, Contrasts, mean_contrast
-from attnbench.bench.score.quality import SeedScores
+from attnbench.bench.score.contrasts import COMPARISON_SETS, Contrast, Contrasts, mean_contrast
+from attnbench.bench.score.quality import SeedScores, is_unlearned
 from attnbench.bench.stats.moderation import moderated_variances, noise_of_difference, prior_of
+from attnbench.bench.stats.shares import Share
 
 BLEU = METRICS["bleu"]
 COMPARISON_SET = COMPARISON_SETS["accuracy"]
@@ -85,7 +86,7 @@ def test_two_variants_have_their_own_variances() -> None:
     contrast = board_of(scores(values)).between("rela", "softmax")
     variances = [np.var(own, ddof=1) for own in values.values()]
     freedom = sum(variances) ** 2 / sum(v * v / 2 for v in variances)
-    expected = math.sqrt(sum(variances) / 3) * stats.t.ppf(1 - 0.025 / 15, freedom)
+    expected = math.sqrt(sum(variances) / 3) * stats.t.ppf(1 - 0.025 / 5, freedom)
     assert not contrast.is_moderated
     assert contrast.interval.high - contrast.advantage.value == pytest.approx(expected)
 
@@ -100,7 +101,7 @@ def test_a_variant_that_is_not_declared_changes_no_other_interval() -> None:
                 assert before.between(one, other).interval == after.between(one, other).interval
         assert before.level_of(one) == after.level_of(one)
     alone = board_of(scores(values | {"mine": [0.0, 99.0, 5.0]})).between("mine", "softmax")
-    assert alone.interval == after.between("mine", "softmax").interval and alone.pairs == 66
+    assert alone.interval == after.between("mine", "softmax").interval and alone.pairs == 11
 
 
 def test_a_fourth_seed_of_one_variant_changes_no_pair_of_others_and_none_of_its_own() -> None:
@@ -111,19 +112,94 @@ def test_a_fourth_seed_of_one_variant_changes_no_pair_of_others_and_none_of_its_
         assert before.between(one, other).interval == after.between(one, other).interval
 
 
-def test_a_variant_that_learned_at_some_seeds_only_keeps_its_own_variance_and_leaves_the_pool() -> None:
-    values = drawn(6, 3) | {"local": [10.0, 30.0, 10.0]}
+def test_a_variant_that_learned_at_some_seeds_only_is_compared_at_these_and_leaves_the_pool() -> None:
+    values = drawn(6, 6) | {"local": [10.0, 30.0, 10.0, 31.0, 29.5, 31.0]}
     found = scores(values)
-    found["local"] = replace(found["local"], learned_by_seed=(False, True, False))
+    found["local"] = replace(found["local"], learned_by_seed=(False, True, False, True, True, True))
     contrasts = board_of(found)
     contrast = contrasts.between("local", "softmax")
-    assert contrast.own == ("local",)
-    assert not contrasts.between("rela", "linear").own
+    assert contrast.seeds == (1, 3, 4, 5) and contrast.shares == (Share(4, 6), Share(6, 6)) and contrast.failures
+    ours, theirs = ([values[name][at] for at in (1, 3, 4, 5)] for name in ("local", "softmax"))
+    test = stats.ttest_ind(ours, theirs, equal_var=False)
+    assert contrast.advantage.value == pytest.approx(np.mean(ours) - np.mean(theirs))
+    # half of the chance of the pair to err, and five comparisons with softmax
+    assert contrast.interval.low == pytest.approx(test.confidence_interval(1 - 0.05 / 5 / 2).low)
+    assert contrasts.level_of("local").low == pytest.approx(
+        stats.t.interval(0.95, 3, np.mean(ours), stats.sem(ours))[0]
+    )
     rest = {name: own for name, own in values.items() if name != "local"}
-    expected, _ = posterior(rest, COMPARISON_SET)
     half = half_width_of_seeds(rest, "rela", "linear", COMPARISON_SET, 15)
     assert contrasts.between("rela", "linear").advantage.half_width(1 - 0.05 / 15) == pytest.approx(half)
-    assert expected["rela"][1] > 2
+    assert not contrasts.between("rela", "linear").failures and not contrasts.between("rela", "linear").own
+
+
+def test_a_variant_that_learned_nowhere_is_of_one_mode() -> None:
+    """It did not learn in part: its mean is over all of its seeds, and nothing failed beside others that did not."""
+    found = scores(drawn(6, 3))
+    found["local"] = replace(found["local"], learned_by_seed=(False,) * 3)
+    contrast = board_of(found).between("local", "softmax")
+    assert not found["local"].learned_in_part and contrast.seeds == (0, 1, 2) and not contrast.failures
+    assert contrast.shares == (Share(0, 3), Share(3, 3))
+
+
+def two_parts(ours: list[float], theirs: list[float], bar: float = 0.5) -> Contrast:
+    """`rela` against `softmax`, alone on a board: those above the bar learned."""
+    found = {
+        name: SeedScores(
+            variant=name, seeds=tuple(range(len(own))), scores=tuple(own), examples=100_000,
+            learned_by_seed=tuple(score > bar for score in own),
+        )
+        for name, own in (("rela", ours), ("softmax", theirs))
+    }  # fmt: skip
+    return Contrasts(found, ["softmax", "rela"]).between("rela", "softmax")
+
+
+NEAR = [0.900, 0.902, 0.901, 0.899, 0.900, 0.901, 0.902, 0.898, 0.900, 0.901]
+
+
+def test_an_order_needs_one_part_and_nothing_that_says_the_opposite() -> None:
+    better = [score + 0.05 for score in NEAR]
+    # the mean of those that learned alone
+    assert two_parts(better[:6], NEAR[:6]).direction(1) == 1
+    assert two_parts([*better[:5], 0.1], [*NEAR[:5], 0.05]).direction(1) == 1
+    # the share alone: ten of ten against two of ten, and means that do not differ
+    failing = [*NEAR[:3], *[0.1] * 7]
+    assert two_parts(NEAR, failing).direction(1) == 1 and two_parts(failing, NEAR).direction(1) == -1
+    # better where it learned, and fails too often for the mean over all seeds
+    assert two_parts([*better[:4], 0.1, 0.1], NEAR[:6]).direction(1) == 0
+    # one part against the other
+    assert two_parts([*better[:3], *[0.1] * 7], NEAR).direction(1) == 0
+
+
+def test_a_share_that_no_six_seeds_show_proves_nothing() -> None:
+    contrast = two_parts(NEAR[:6], [NEAR[0], *[0.1] * 5])
+    assert contrast.shares[0].p_value(contrast.shares[1]) == pytest.approx(0.01515, abs=1e-5)
+    # a mean of one seed shows nothing, and 0.015 is under 0.025 for one pair alone
+    assert not contrast.has_enough_seeds and contrast.direction(1) == 1 and contrast.direction(2) == 0
+
+
+def test_nobody_is_no_worse_who_failed_more_often() -> None:
+    assert two_parts(NEAR[:6], NEAR[:6]).verdict(0.01) == "within margin"
+    assert two_parts([*NEAR[:5], 0.1], [*NEAR[:5], 0.1]).verdict(0.01) == "within margin"
+    assert two_parts([*NEAR[:5], 0.1], NEAR[:6]).verdict(0.01) == "undecided"
+
+
+def test_no_interval_leaves_what_is_possible() -> None:
+    """Seeds that scatter from 0.05 to 0.95 beside one at 0.9: nothing is farther above it than what is left to 1."""
+    contrast = two_parts([0.95, 0.05, 0.5], [0.9, 0.91, 0.89], bar=0.0)
+    raw = contrast.advantage.interval(contrast.level)
+    level = stats.t.interval(0.95, 2, 0.9, 0.01 / math.sqrt(3))
+    assert raw.low < -1 and raw.high > 0.5
+    assert contrast.interval.high == pytest.approx(1 - level[0], rel=1e-2)
+    assert contrast.interval.low == pytest.approx(-level[1], rel=1e-2)
+
+
+def test_half_of_the_seeds_is_not_more_than_half() -> None:
+    four = SeedScores(
+        variant="softmax", seeds=(0, 1, 2, 3), scores=(0.5,) * 4, above_by_seed=(True, True, False, False)
+    )
+    assert not four.has_learned and is_unlearned(four)
+    assert replace(four, above_by_seed=(True, True, True, False)).has_learned
 
 
 def test_seeds_far_outside_the_board_are_seen_without_any_mark() -> None:
@@ -135,7 +211,7 @@ def test_nothing_is_within_the_margin_of_a_reference_that_did_not_learn() -> Non
     found = scores(drawn(6, 3, deviation=0.01))
     near = replace(found["softmax"], variant="rela")
     assert board_of(found | {"rela": near}).between("rela", "softmax").verdict(0.5) == "within margin"
-    unlearned = replace(found["softmax"], learned_by_seed=(False, True, False))
+    unlearned = replace(found["softmax"], above_by_seed=(False, True, False))
     contrast = board_of(found | {"rela": near, "softmax": unlearned}).between("rela", "softmax")
     assert contrast.verdict(20.0) == "undecided" and not contrast.other_learned
 
@@ -170,9 +246,18 @@ def test_a_mean_over_tasks_has_the_noise_of_each() -> None:
     first, second = (board_of(scores(drawn(6, 3, seed))).between("rela", "softmax") for seed in (1, 2))
     both = mean_contrast([first, second])
     assert both.advantage.value == pytest.approx((first.advantage.value + second.advantage.value) / 2)
-    widths = [each.advantage.half_width(each.level) for each in (first, second)]
-    assert both.advantage.half_width(both.level) == pytest.approx(math.hypot(*widths) / 2)
-    assert both.noise_of(3) == both.advantage.noise and both.pairs == 15
+    sources = [each.advantage.noise[0] for each in (first, second)]
+    error = math.hypot(*(source.error for source in sources)) / 2
+    freedom = error**4 / sum((source.error / 2) ** 4 / source.freedom for source in sources)
+    assert both.advantage.half_width(both.level) == pytest.approx(error * stats.t.ppf(1 - 0.025 / 5, freedom))
+    assert both.noise_of(3) == both.advantage.noise and both.pairs == 5
+
+
+def test_trainings_are_counted_over_all_tasks() -> None:
+    values = [two_parts([*NEAR[:5], 0.1], NEAR[:6]), two_parts([*NEAR[:4], 0.1, 0.1], NEAR[:6])]
+    both = mean_contrast(values)
+    assert both.shares == (Share(9, 12), Share(12, 12)) and both.failures and both.tasks == 2
+    assert both.of_all == pytest.approx((values[0].of_all + values[1].of_all) / 2)
 
 
 def test_the_noise_of_two_equal_means_has_all_their_degrees_of_freedom() -> None:

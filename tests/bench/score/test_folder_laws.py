@@ -13,6 +13,7 @@ from attnbench.bench.board.board import Board
 from attnbench.bench.board.suite_board import board_for_suite
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.cell import REFERENCE
+from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement, Outcome, Record
 from attnbench.bench.score.contrasts import COMPARISON_SETS, Contrasts
 from attnbench.bench.score.key import board_keys
@@ -179,7 +180,7 @@ def test_measuring_a_cell_again_elsewhere_changes_nothing_and_is_named(
     before, after = (table_of(records(bench, each)) for each in (folder, [*folder, again]))
     one, two = scored(before), scored(after)
     assert {n: (s.seeds, s.scores) for n, s in one.items()} == {n: (s.seeds, s.scores) for n, s in two.items()}
-    notes = [note.text for note in board(after).notes if note.topic == "repeated"]
+    notes = [note.text for note in board(after).notes if "repeated results ignored" in note.text]
     assert len(notes) == 1
 
 
@@ -231,3 +232,102 @@ def _suite(table: ResultTable) -> Board:
 def _alone(found: Board) -> set[str]:
     """The last variant that is complete has no other to be ranked against."""
     return {row.name for row in found.unranked if row.reason == "no other variant to be ranked against"}
+
+
+LOW, HIGH = st.integers(5, 60), st.integers(300, 450)
+
+
+@st.composite
+def failing_folders(draw: st.DrawFn) -> list[Trial]:
+    """Six seeds of each variant, at which some trainings fail."""
+    return [
+        Trial(variant=name, seed=seed, right=draw(st.one_of(HIGH, HIGH, LOW))) for name in NAMES for seed in range(6)
+    ]
+
+
+def with_bar(bench: Callable[..., Any], wanted: Sequence[Trial]) -> dict[str, SeedScores]:
+    """Scores beside a trivial predictor that is right at 12 % of the examples."""
+    made = records(bench, wanted)
+    b = bench()
+    b.task = wanted[0].task
+    tested = Measurement.of("accuracy", 0.12, split="test", examples=500)
+    b.add(b.cell("majority", lane="baseline"), [tested], digest=f"{VERSIONS[0]}-d1-v1")
+    return scored(table_of([*made, *b.records]))
+
+
+def orders(found: dict[str, SeedScores]) -> dict[tuple[str, str], int]:
+    """Who is proven ahead of whom among those that have a rank."""
+    contrasts, names = Contrasts(found), sorted(ranked(found))
+    pairs = ((one, other) for one in names for other in names if one != other)
+    return {(one, other): contrasts.between(one, other).direction(contrasts.pairs(one, other)) for one, other in pairs}
+
+
+@LAWS
+@given(failing_folders())
+def test_where_trainings_fail_an_order_is_antisymmetric_and_that_of_all_seeds(bench, folder: list[Trial]) -> None:
+    found = with_bar(bench, folder)
+    contrasts = Contrasts(found)
+    for (one, other), direction in orders(found).items():
+        assert direction == -orders(found)[other, one]
+        assert direction in (0, 1 if contrasts.between(one, other).of_all > 0 else -1)
+
+
+@LAWS
+@given(failing_folders(), st.randoms(use_true_random=False))
+def test_where_trainings_fail_the_order_of_records_means_nothing(bench, folder: list[Trial], chance: Any) -> None:
+    shuffled = list(folder)
+    chance.shuffle(shuffled)
+    assert orders(with_bar(bench, folder)) == orders(with_bar(bench, shuffled))
+
+
+@LAWS
+@given(failing_folders(), st.integers(1, 300), st.data())
+def test_where_trainings_fail_a_worse_score_never_turns_an_order(
+    bench, folder: list[Trial], by: int, data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(folder) - 1))
+    trial = folder[at]
+    worse = [*folder[:at], replace(trial, right=max(trial.right - by, 0)), *folder[at + 1 :]]
+    before, after = (with_bar(bench, each) for each in (folder, worse))
+    was, now = orders(before), orders(after)
+    for pair in was.keys() & now.keys():
+        if pair[0] == trial.variant:
+            assert Contrasts(after).between(*pair).of_all <= Contrasts(before).between(*pair).of_all
+            assert not (was[pair] < 0 < now[pair])
+        elif trial.variant not in pair and trial.variant not in COMPARISON_SETS["accuracy"]:
+            assert was[pair] == now[pair]
+
+
+@LAWS
+@given(failing_folders(), st.sampled_from(NAMES), st.one_of(HIGH, LOW))
+def test_where_trainings_fail_a_seed_more_of_one_variant_unranks_no_other(
+    bench, folder: list[Trial], name: str, right: int
+) -> None:
+    more = [*folder, Trial(variant=name, seed=6, right=right)]
+    before, after = (with_bar(bench, each) for each in (folder, more))
+    assert ranked(before) - {name} <= ranked(after)
+
+
+@LAWS
+@given(failing_folders(), st.data())
+def test_where_trainings_fail_a_dropped_cell_never_helps(bench, folder: list[Trial], data: st.DataObject) -> None:
+    """A gap at one of the first seeds costs the rank, also where that training failed."""
+    trial = data.draw(st.sampled_from([each for each in folder if each.seed < 3 and each.variant != REFERENCE]))
+    rest = [each for each in folder if each != trial]
+    assert trial.variant not in ranked(with_bar(bench, rest))
+
+
+@LAWS
+@given(failing_folders(), st.sampled_from([0.25, 0.5]))
+def test_where_trainings_fail_the_unit_means_nothing(bench, folder: list[Trial], scale: float) -> None:
+    """Of a metric without a unit of its own, such as BLEU: scores and bars times a number give the same orders."""
+    found = with_bar(bench, folder)
+    bleu = METRICS["bleu"]
+    by_unit = [
+        {
+            name: replace(one, metric=bleu, scores=tuple(unit * score for score in one.scores), correct=None)
+            for name, one in found.items()
+        }
+        for unit in (1.0, scale)
+    ]
+    assert orders(by_unit[0]) == orders(by_unit[1])

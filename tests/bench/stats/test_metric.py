@@ -95,11 +95,11 @@ def test_the_interval_is_that_of_seeds_and_of_the_paired_bootstrap(modelled) -> 
         each = [bits(level + step, seed) for seed, step in enumerate((0, 0.002, -0.002))]
         scores[name] = [s[:, 0].sum() / s[:, 1].sum() for s in each]
         drawn[name] = np.stack([resampled_scores("bits_per_character", s) for s in each], axis=1)
-    # the comparison set of this metric has these four
-    seeds = half_width_of_seeds(scores, "local-routing", "softmax", list(scores), pairs=6)
+    # the comparison set of this metric has these four, three comparisons with softmax
+    seeds = half_width_of_seeds(scores, "local-routing", "softmax", list(scores), pairs=3)
     by_seed = drawn["local-routing"] - drawn["softmax"]
     shared = (3 * by_seed.mean(axis=1).var(ddof=1) - by_seed.var(axis=0, ddof=1).mean()) / 2
-    examples = half_width_of_examples(shared**0.5, pairs=6)
+    examples = half_width_of_examples(shared**0.5, pairs=3)
     assert (gap.high - gap.low) / 2 == pytest.approx(np.hypot(seeds, examples), rel=1e-5)
     # hard texts are hard for both: paired, the noise of the test set is a small part of what it is for one alone
     level = entry(found, "local-routing", "bits_per_character")
@@ -115,7 +115,7 @@ def test_without_statistics_the_interval_is_over_seeds_and_says_so(bench) -> Non
     found = board(b)
     gap = entry(found, "rela", "gap")
     # two variants of the declared ones are no pool: each keeps its own variance, and the pair has 4 degrees of freedom
-    half = (2 * 0.01 / 3) ** 0.5 * stats.t.ppf(1 - 0.025 / 6, 4)
+    half = (2 * 0.01 / 3) ** 0.5 * stats.t.ppf(1 - 0.025 / 3, 4)
     assert (gap.value, gap.high) == pytest.approx((0.3, 0.3 + half))
     assert notes(found, "intervals")[0].warning
 
@@ -168,7 +168,7 @@ def test_sentences_speak_of_the_quantity(modelled) -> None:
     found = compare(table, board_keys(table)[0], "local-routing", "softmax", modelled.predictions)
     assert "bits (lower is better), 95 % interval" in found.sentences[0]
     assert found.sentences[0].startswith("local-routing − softmax on lm (quick): −")
-    assert found.sentences[0].endswith("corrected for 6 pairs. Better.")
+    assert found.sentences[0].endswith("corrected for 3 pairs. Better.")
     assert found.points is not None and found.points.value < 0
 
 

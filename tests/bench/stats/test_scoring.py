@@ -13,7 +13,7 @@ from attnbench.bench.stats import format as wording
 from attnbench.bench.stats import ranking as ranks
 from attnbench.bench.stats import scoring as score
 from attnbench.bench.stats.intervals import Estimate, NoiseSource, quantile
-from attnbench.bench.stats.ranking import rank_intervals
+from attnbench.bench.stats.ranking import rank_intervals, ranked_by
 from attnbench.bench.stats.scoring import (
     accuracy,
     accuracy_difference,
@@ -241,3 +241,17 @@ def test_a_difference_of_shares_has_the_error_of_their_differences_over_examples
     found = accuracy_difference([ours.mean()], [theirs.mean()], 400, [ours], [theirs])
     [noise] = found.noise
     assert noise.error == pytest.approx((ours - theirs).std(ddof=1) / math.sqrt(400), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("proven", "expected"),
+    [
+        # a before b, b before c, c before a: none of these counts, and whoever is behind one of them is behind all
+        ({"ab": 1, "ac": -1, "bc": 1}, {"a": "1-4", "b": "1-4", "c": "1-4", "d": "1-4"}),
+        ({"ab": 1, "ac": -1, "bc": 1, "ad": 1}, {"a": "1-3", "b": "1-3", "c": "1-3", "d": "4"}),
+        ({"ab": 1, "bc": 1}, {"a": "1-2", "b": "2-3", "c": "3-4", "d": "1-4"}),
+    ],
+)
+def test_a_cycle_of_proven_orders_is_no_order(proven: dict[str, int], expected: dict[str, str]) -> None:
+    found = ranked_by(["a", "b", "c", "d"], lambda one, other: proven.get(one + other, 0))
+    assert {each.name: str(each) for each in found} == expected

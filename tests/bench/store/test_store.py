@@ -372,12 +372,33 @@ def test_a_run_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["records"]
 
 
-def test_a_record_is_held_once_its_line_is_stored(store):
+def test_a_record_that_comes_on_two_ways_is_stored_once(store):
     one, two = record(0), record(1)
-    assert not store.holds(one, one.to_line())
-    store.append(one)
-    assert store.holds(one, one.to_line()) and not store.holds(two, two.to_line())
     # the same cell, measured another time, is another Record
-    assert not store.holds(one, replace(one, seconds=one.seconds + 1).to_line())
+    again = replace(one, seconds=one.seconds + 1)
     Store(store.root).append(two)
-    assert store.holds(two, two.to_line())
+    given = [one, one, two, again, two]
+    assert [store.append(each, unless=lambda: False) for each in given] == [True, False, False, True, False]
+    assert not store.append(record(2), unless=lambda: True)
+    assert list(store.records()) == [two, one, again]
+    # the shape of its line counts, not that of its values
+    assert store.append(one, one.to_line().replace(b":", b": ", 1), unless=lambda: False)
+
+
+def test_processes_that_collect_the_same_records_at_once_store_each_once(store, tmp_path):
+    """As two commands do that start on a folder in which a cluster has left events."""
+    program = """
+import sys
+from pathlib import Path
+from attnbench.bench.core.record import Record
+from attnbench.bench.store.store import Store
+store = Store(Path(sys.argv[1]))
+for line in Path(sys.argv[2]).read_bytes().splitlines(keepends=True):
+    store.append(Record.from_line(line), line, unless=lambda: False)
+"""
+    made = [record(seed) for seed in range(60)]
+    (tmp_path / "events").write_bytes(b"".join(each.to_line() for each in made))
+    words = [sys.executable, "-c", program, str(tmp_path), str(tmp_path / "events")]
+    processes = [subprocess.Popen(words) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert list(store.records()) == made

@@ -26,6 +26,14 @@ from attnbench.bench.train.checkpoint import (
 CPU = torch.device("cpu")
 
 
+def test_what_holds_code_is_refused_without_torchs_advice_to_run_it(tmp_path: Path) -> None:
+    path = tmp_path / "cell.pt"
+    torch.save({"training": {"best_state": Harmful()}}, path)
+    with pytest.raises(StoreError, match="never loaded") as refused:
+        read_parameters(path, CPU)
+    assert "weights_only" not in str(refused.value)
+
+
 def made(width: int = 4) -> tuple[torch.nn.Module, torch.optim.Optimizer, Training]:
     model = torch.nn.Linear(width, 2)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -94,7 +102,7 @@ def test_a_damaged_checkpoint_is_refused_and_changes_nothing(
     before = {name: value.clone() for name, value in model.state_dict().items()}
     drawn = torch.get_rng_state()
     with pytest.raises(StoreError, match="cannot read the checkpoint"):
-        read_checkpoint(path, model, optimiser, CPU)
+        read_checkpoint(path, model, optimiser, CPU, 3)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn) and not Path("executed").exists()
     optimiser.step()
@@ -104,7 +112,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "checkpoint.pt", *made(width=5))
     model, optimiser, _ = made()
     with pytest.raises(StoreError, match="cannot read the checkpoint"):
-        read_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, CPU)
+        read_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, CPU, 3)
 
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "text", "pickle", "list", "no training"])
@@ -122,7 +130,7 @@ def test_the_checkpoint_of_a_large_model_is_read(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(checkpoint, "SLACK", 2**14)
     model, optimiser, state = made(width=4000)
     write_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, state)
-    assert read_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, CPU).step == 3
+    assert read_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, CPU, 3).step == 3
 
 
 def test_a_folder_in_its_place_is_set_aside_too(tmp_path: Path) -> None:
@@ -130,10 +138,10 @@ def test_a_folder_in_its_place_is_set_aside_too(tmp_path: Path) -> None:
     path.mkdir()
     model, optimiser, state = made()
     with pytest.raises(StoreError, match="a folder"):
-        read_checkpoint(path, model, optimiser, CPU)
+        read_checkpoint(path, model, optimiser, CPU, 3)
     assert set_aside(path).is_dir()
     write_checkpoint(path, model, optimiser, state)
-    assert read_checkpoint(path, model, optimiser, CPU).step == 3
+    assert read_checkpoint(path, model, optimiser, CPU, 3).step == 3
 
 
 def test_a_write_that_fails_leaves_the_old_checkpoint_and_no_other_file(

@@ -19,7 +19,7 @@ from attnbench.bench.core.order import evenly_spaced
 from attnbench.bench.core.record import Outcome, Provenance, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.attention.heads import Diversity, head_diversity
-from attnbench.bench.measure.attention.recorder import attention_maps
+from attnbench.bench.measure.attention.recorder import Call, attention_maps
 from attnbench.bench.measure.attention.statistics import measure_attention
 from attnbench.bench.models.decoder import Decoder
 from attnbench.bench.plan.fingerprint import digest_of_cell
@@ -143,7 +143,7 @@ def test_long_windows_are_compared_in_some_of_their_rows() -> None:
     found: list[list[Diversity]] = [[]]
     softmax = build("softmax", AttentionShape(heads=2, head_dim=4, max_length=500, causal=True))
     query, key = torch.randn(2, 1, 2, 500, 4)
-    _compare_heads(found, 0, softmax, query, key, Mask(causal=True))
+    _compare_heads(found, 0, Call(softmax, query, key, Mask(causal=True)))
     assert sum(each.all_rows for each in found[0]) == ROWS * STRETCHES
 
 

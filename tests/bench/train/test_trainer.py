@@ -10,7 +10,8 @@ from training_batches import batches
 
 from attnbench.bench.core.order import order
 from attnbench.bench.core.record import Provenance
-from attnbench.bench.train.checkpoint import Training, read_parameters
+from attnbench.bench.train import checkpoint as checkpoint_module
+from attnbench.bench.train.checkpoint import Training, mark_of, read_parameters
 from attnbench.bench.train.objectives.classification import ClassificationObjective
 from attnbench.bench.train.trainer import Trainer, learning_rate, train_step
 from attnbench.tasks.contract import Classification, Dataset, Recipe, Split
@@ -80,6 +81,22 @@ def test_a_finished_run_makes_no_step_more(tmp_path: Path) -> None:
     again = trainer(checkpoint=file, report=lambda training: steps.append(training.step)).run()
     assert steps == []
     assert again.curve == first.curve
+
+
+def test_a_checkpoint_of_another_account_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, notices = tmp_path / "run.pt", list[str]()
+    ours, theirs = (mark_of(file, tmp_path / name) for name in ("ours", "theirs"))
+    assert len(ours) == 64 and ours != theirs and mark_of(file, tmp_path / "ours") == ours
+    assert mark_of(tmp_path / "other.pt", tmp_path / "ours") != ours
+    trainer(checkpoint=file, mark=theirs).run()
+    trainer(checkpoint=file, mark=theirs, notice=notices.append).run()
+    assert not notices
+    trainer(checkpoint=file, mark=ours, notice=notices.append).run()
+    (notice,) = notices
+    assert str(file) in notice and "this account did not make" in notice
+    # a cache that others can write in keeps no secret
+    monkeypatch.setattr(checkpoint_module, "is_trusted", lambda path: False)
+    assert mark_of(file, tmp_path / "ours") == ""
 
 
 def test_data_order_depends_on_the_seed_and_not_on_the_variant() -> None:
@@ -224,3 +241,13 @@ def test_a_damaged_checkpoint_is_set_aside_and_training_starts_over(content: byt
     assert [point.train_loss for point in found.curve] == [point.train_loss for point in trainer().run().curve]
     assert len(notices) == 1 and "set aside as checkpoint.pt.damaged" in notices[0]
     assert (tmp_path / "checkpoint.pt.damaged").read_bytes() == content and file.stat().st_size > len(content)
+
+
+def test_a_checkpoint_of_a_longer_run_is_set_aside_and_leaves_no_trained_parameter(tmp_path: Path) -> None:
+    file, shorter = tmp_path / "cell.pt", replace(RECIPE, steps=4)
+    trainer(checkpoint=file).run()
+    notices: list[str] = []
+    again, fresh = trainer(recipe=shorter, checkpoint=file, notice=notices.append), trainer(recipe=shorter)
+    assert [point.train_loss for point in again.run().curve] == [point.train_loss for point in fresh.run().curve]
+    assert all(torch.equal(value, fresh.model.state_dict()[name]) for name, value in again.model.state_dict().items())
+    assert len(notices) == 1 and "longer run" in notices[0] and file.with_name("cell.pt.damaged").exists()

@@ -1,6 +1,7 @@
 import gc
 import hashlib
 import io
+import os
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -146,7 +147,9 @@ def test_a_refusal_names_its_status(place: DataPlace, server: Server, remote: Re
     assert len(server.asked) == 1, "what is forbidden stays forbidden"
 
 
-def test_no_network_fails_at_once_and_is_remembered(place: DataPlace, server: Server, remote: RemoteFile) -> None:
+def test_no_network_fails_at_once_and_is_remembered(
+    place: DataPlace, server: Server, remote: RemoteFile, tmp_path: Path
+) -> None:
     closed = replace(remote, urls=(f"http://127.0.0.1:{_closed_port()}/x",))
     with pytest.raises(Unreachable, match="refused"):
         fetch(closed, place)
@@ -157,6 +160,12 @@ def test_no_network_fails_at_once_and_is_remembered(place: DataPlace, server: Se
     archive = ArchiveSource(task="lra-text", remote=remote, read=lambda path, source, files: pytest.fail("read"))
     source = DownloadSource(archive=archive)
     assert source.prepared(place) is None and "refused" in source.availability(place).detail
+    # a note that a clock since set back has written says nothing of the last hour
+    (note,) = tmp_path.rglob("*.failed")
+    was = note.stat().st_mtime
+    os.utime(note, (was + 1e8, was + 1e8))
+    assert source.availability(place).ready is False and "refused" not in source.availability(place).detail
+    os.utime(note, (was, was))
     forget_failures(place)
     assert fetch(remote, place).read_bytes() == CONTENT
     assert source.availability(place).ready

@@ -161,6 +161,17 @@ def test_damaged_data_are_refused_passed_over_and_made_anew(damage: str, place: 
     assert (folder.parent / f".damaged-{folder.name}").is_dir() and len(stored(place)) == 1
 
 
+def test_a_folder_without_a_manifest_counts_as_not_prepared_and_is_made_anew(place: DataPlace) -> None:
+    folder = prepare(place, "thing", {}, built).folder
+    assert folder is not None
+    (folder / "manifest.json").unlink()
+    notices: list[str] = []
+    told = replace(place, notice=notices.append)
+    assert stored(told) == [] and len(prepare(told, "thing", {}, built).splits["train"]) == 3
+    # it is what a killed build leaves, and no damage
+    assert len(notices) == 1 and "preparing thing" in notices[0] and damaged(folder) == []
+
+
 def test_a_split_without_examples_is_refused(place: DataPlace) -> None:
     def build() -> PreparedData:
         found = built()

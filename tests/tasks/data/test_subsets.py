@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from attnbench.bench.core.record import Provenance
 from attnbench.tasks.contract import Recipe
+from attnbench.tasks.data.data import make_dataset, stratified
 from attnbench.tasks.data.prepared import PreparedData, pack
-from attnbench.tasks.data.subsets import make_dataset, stratified
 
 LABELS = np.arange(1_000) % 2
 

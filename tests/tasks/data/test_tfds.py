@@ -10,7 +10,8 @@ from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import DataError
 from attnbench.tasks.contract import DataPlace, Recipe
 from attnbench.tasks.data.prepared import CachedData, stored
-from attnbench.tasks.data.tfds import METADATA, ExportSource, export
+from attnbench.tasks.data.sources import METADATA, ExportSource
+from attnbench.tasks.data.tfds import export
 from attnbench.tasks.lra.listops import ListOps
 from attnbench.tasks.lra.retrieval import Retrieval
 from attnbench.tasks.lra.text import Text

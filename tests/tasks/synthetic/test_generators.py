@@ -15,12 +15,12 @@ Answers = dict[int, tuple[int, int | None]]
 """By asked position: the answer, and the place that holds it."""
 
 
-def solve_recall(ids: list[int]) -> Answers:
+def solve_recall(ids: list[int], first: int = 2, last: int = 128) -> Answers:
     """Ids of 256: 2 to 128 are keys, 129 to 255 values, 1 is filler."""
     seen: dict[int, tuple[int, int]] = {}
     found: Answers = {}
     for at, token in enumerate(ids[:-1]):
-        if 2 <= token <= 128:
+        if first <= token <= last:
             if token in seen:
                 found[at] = seen[token]
             else:
@@ -30,15 +30,7 @@ def solve_recall(ids: list[int]) -> Answers:
 
 def solve_noisy_recall(ids: list[int]) -> Answers:
     """Ids of 160: 1 to 16 are noise, 17 to 87 keys, 88 to 158 values."""
-    seen: dict[int, tuple[int, int]] = {}
-    found: Answers = {}
-    for at, token in enumerate(ids[:-1]):
-        if 17 <= token <= 87:
-            if token in seen:
-                found[at] = seen[token]
-            else:
-                seen[token] = (ids[at + 1], at + 1)
-    return found
+    return solve_recall(ids, 17, 87)
 
 
 def solve_max(ids: list[int]) -> Answers:

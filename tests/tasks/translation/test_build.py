@@ -14,9 +14,9 @@ from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.record import Provenance
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace
-from attnbench.tasks.data.byte_ids import bytes_of
 from attnbench.tasks.data.prepared import PreparedData
 from attnbench.tasks.problems.translation import TranslationRecipe
+from attnbench.tasks.splits import bytes_of
 from attnbench.tasks.translation.build import (
     TEST_DIGESTS,
     CorpusSlice,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from attnbench.tasks.contract import DataPlace
-from attnbench.tasks.data.byte_ids import bytes_of
 from attnbench.tasks.data.prepared import PreparedData
+from attnbench.tasks.splits import bytes_of
 from attnbench.tasks.translation.build import CorpusSlice, RawCorpus, arrange, carve_validation, sample_pairs
 from attnbench.tasks.translation.corpora import EN_DE_2014
 from attnbench.tasks.translation.documents import spans

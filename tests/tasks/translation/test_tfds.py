@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from attnbench.tasks.contract import DataPlace
-from attnbench.tasks.data.byte_ids import bytes_of
 from attnbench.tasks.data.prepared import PreparedData
+from attnbench.tasks.splits import bytes_of
 from attnbench.tasks.translation.build import CorpusSlice, texts
 from attnbench.tasks.translation.corpora import RO_EN_2016
 from attnbench.tasks.translation.sources import TfdsPairsSource

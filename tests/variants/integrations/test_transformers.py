@@ -10,8 +10,10 @@ from attnbench.variants.contract import SelectionError, Unsupported
 pytest.importorskip("transformers", reason="needs the extra attnbench[transformers]")
 
 from transformers import (
+    AlbertConfig,
     AttentionInterface,
     AttentionMaskInterface,
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
@@ -29,6 +31,8 @@ from transformers import (
     MptConfig,
     StaticCache,
     T5Config,
+    ViTConfig,
+    ViTModel,
     XGLMConfig,
 )
 from transformers.masking_utils import sdpa_mask
@@ -319,6 +323,68 @@ def test_the_variant_that_is_attached_last_attends():
     attach(model, "entmax15")
     assert torch.equal(logits_of(model, ids_of()), logits_of(expected, ids_of()))
     assert sum(1 for _ in model.parameters()) == parameters
+
+
+def test_parameters_survive_saving_and_loading(tmp_path):
+    model = model_of("llama")
+    attach(model, "rela")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if CHILD in name:
+                parameter.normal_()
+    expected = logits_of(model, ids_of())
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    attach(loaded, "rela")
+    assert torch.equal(logits_of(loaded, ids_of()), expected)
+    fresh = model_of("llama")
+    attach(fresh, "rela")
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(logits_of(fresh, ids_of()), expected)
+    # the model without its head, whose names lack the prefix
+    base = AutoModel.from_pretrained(tmp_path).eval()
+    attach(base, "rela")
+    attached = {name: p for name, p in model.model.named_parameters() if CHILD in name}
+    assert attached and all(torch.equal(base.get_parameter(name), p) for name, p in attached.items())
+
+
+def test_saved_parameters_that_are_gone_are_refused_with_the_remedy(tmp_path):
+    model = model_of("llama")
+    attach(model, "rela")
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(Unsupported, match="are not in the safetensors"):
+        attach(loaded, "rela")
+    assert loaded.config._attn_implementation == "sdpa" and not any(CHILD in n for n, _ in loaded.named_parameters())
+    loaded.config.attnbench_attached = None
+    attach(loaded, "rela")
+
+
+def test_layers_that_share_one_module_are_served():
+    torch.manual_seed(1)
+    config = AlbertConfig(**SIZES, embedding_size=16)
+    model = AutoModelForMaskedLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        expected = model(ids_of()).logits
+        assert len(attach(model, "softmax")) == 1
+        torch.testing.assert_close(model(ids_of()).logits, expected, atol=EAGER_TOLERANCE, rtol=1e-5)
+
+
+def test_a_model_without_input_ids_is_refused_by_attach_and_served_by_register():
+    torch.manual_seed(1)
+    config = ViTConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=8
+    )
+    model = ViTModel(config).eval()
+    model.set_attn_implementation("eager")
+    pixels = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        expected = model(pixels).last_hidden_state
+        with pytest.raises(Unsupported, match=r"pixel_values.*register"):
+            attach(model, "softmax")
+        model.set_attn_implementation(register("softmax"))
+        torch.testing.assert_close(model(pixels).last_hidden_state, expected, atol=EAGER_TOLERANCE, rtol=1e-5)
 
 
 OWN_ATTENTION = {

@@ -1,0 +1,1 @@
+"""The gate for layers and models of others, as they are."""

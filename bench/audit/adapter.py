@@ -1,0 +1,366 @@
+"""Foreign attention as a variant: a module or function that was written for anything, called as `recognise` found.
+
+A class or function that makes a module gets what its arguments are named after from the shape, unless a person gives
+it: `mine.py:MyAttention[heads=4]`. A layer becomes a `Layer` with its projections, a function of query, key and value a
+`Variant`; a model of tokens is for `attnbench audit`.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import typing
+import warnings
+from dataclasses import dataclass, replace
+from functools import cache
+from types import CodeType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...variants.contract import AttentionShape, Layer, Mask, Variant, score_map
+from ..core.errors import SelectionError, Unsupported
+from ..core.spec import Value, value_text
+from .convention import parameters_of, recognise, sees_future
+from .subject import NAMES, Convention, draw, first_tensor
+
+OF_THE_SHAPE: dict[str, tuple[str, ...]] = {
+    "hidden_width": (
+        "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "n_embed", "hidden_dim", "width", "model_dim",
+        "dim_model", "emb_dim", "embedding_dim", "in_features",
+    ),
+    "heads": ("heads", "num_heads", "n_heads", "n_head", "nhead", "nheads", "num_head", "num_attention_heads"),
+    "head_dim": ("head_dim", "dim_head", "d_head", "headdim"),
+    "max_length": (
+        "max_length", "max_len", "max_seq_len", "max_seqlen", "seq_len", "sequence_length", "block_size",
+        "max_position_embeddings", "context_length", "n_ctx",
+    ),
+    "causal": ("causal", "is_causal"),
+    "dropout": ("dropout", "attn_dropout", "attention_dropout", "attn_drop", "attn_pdrop", "dropout_p", "dropout_rate"),
+    "layer": ("layer_idx", "layer_index", "layer_id"),
+}  # fmt: skip
+"""Attributes of an AttentionShape, with the arguments of constructors that are named after them."""
+
+NEEDED_OF_THE_SHAPE = {"heads": ("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads")}
+"""The same where an argument has no default: otherwise the number of key heads is the author's choice."""
+
+CONFIGS = ("config", "cfg", "args", "params", "conf")
+"""An argument that holds all others as attributes."""
+
+STATES = ("x", "hidden_states", "hidden", "states", "inputs", "input")
+"""First arguments of a function that is a layer itself, and none that makes one."""
+
+_ATTRIBUTE = {name: attribute for attribute, names in OF_THE_SHAPE.items() for name in names}
+_NEEDED = _ATTRIBUTE | {name: attribute for attribute, names in NEEDED_OF_THE_SHAPE.items() for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What was found by trial. `looks_ahead`: whether the plain call does; `draws`: whether training draws numbers, at
+    a rate of dropout where it takes one; `coarse`: whether it rounds inside to less than float64."""
+
+    convention: Convention
+    looks_ahead: bool
+    draws: bool
+    coarse: bool
+
+
+class Foreign(Variant):
+    """What makes a variant of somebody's class, function or module. An instance is of the class that fits its kind."""
+
+    target: ClassVar[Any]
+    name: ClassVar[str]
+    _known: ClassVar[dict[Any, Calls]]
+
+    def __new__(cls, shape: AttentionShape, **given: Value) -> Any:
+        module, arguments = cls.made(shape, given)
+        key = (tuple(sorted(given.items())), shape.hidden_width, shape.heads, shape.causal)
+        if key not in cls._known:
+            with torch.random.fork_rng(devices=[]):
+                twin, _ = cls.made(replace(shape, dropout=0.5), given)
+            cls._known[key] = _calls(module, twin)
+        calls = cls._known[key]
+        found = calls.convention
+        if found.kind == "model":
+            raise SelectionError(
+                f"{cls.name} is a model of tokens, no attention; `attnbench audit {cls.name}` tests it"
+            )
+        if found.kind == "layer" and found.shape != (shape.hidden_width,):
+            raise Unsupported(f"it takes states of width {found.shape[0]}, and here the width is {shape.hidden_width}")
+        said = ", ".join(f"{name}={value_text(value)}" for name, value in arguments.items())
+        # who asks for a causal module and gets one that looks ahead has a defect, which the gate is to find
+        claims = any(arguments.get(name) is True for name in OF_THE_SHAPE["causal"])
+        both = calls.looks_ahead and not found.causal and not claims
+        adapter = ForeignLayer if found.kind == "layer" else ForeignAttention
+        built = adapter(shape, module, calls, f"{cls.name}({said}) is {found}{' · looks both ways' if both else ''}")
+        if both:
+            built.causality = None  # type: ignore[misc]
+        return built
+
+    @classmethod
+    def made(cls, shape: AttentionShape, given: dict[str, Value]) -> tuple[Any, dict[str, Any]]:
+        """The module or function, and the arguments that it was made with."""
+        target = cls.target
+        if isinstance(target, nn.Module):
+            return copy.deepcopy(target), {}
+        if not _makes(target):
+            return target, {}
+        accepted = _accepted(target)
+        arguments: dict[str, Any] = dict(given)
+        for name, parameter in accepted.items():
+            required = parameter.default is parameter.empty
+            attribute = (_NEEDED if required else _ATTRIBUTE).get(name)
+            if name not in given and attribute:
+                arguments[name] = getattr(shape, attribute)
+            elif name not in given and required and name in CONFIGS:
+                return target(_Config(shape, arguments)), given
+            elif name not in given and required:
+                raise SelectionError(f"{cls.name} needs {name!r}, which no model tells; say it: {cls.name}[{name}=…]")
+        module = target(**arguments)
+        if not callable(module):
+            raise SelectionError(f"expected {cls.name} to make a module, got {type(module).__name__}")
+        return module, arguments
+
+    @classmethod
+    def sizes(cls, given: dict[str, Value]) -> tuple[int | None, int | None]:
+        """The heads, and the width, that it can be built for alone; None where any will do."""
+        said = {_ATTRIBUTE[name]: int(v) for name, v in given.items() if name in _ATTRIBUTE and isinstance(v, int)}
+        width = said.get("hidden_width")
+        if isinstance(cls.target, nn.Module):
+            found = recognise(copy.deepcopy(cls.target)).convention
+            width = found.shape[0] if found.kind == "layer" else None
+        return said.get("heads"), width
+
+
+class ForeignAttention(Variant):
+    """A function or module of query, key and value."""
+
+    module: Any
+    calls: Any
+
+    def __init__(self, shape: AttentionShape, module: Any, calls: Calls, found: str):
+        super().__init__(shape)
+        _describe(self, module, calls, found)
+        if shape.cross and not shape.causal:
+            self.crosses = self._crosses()  # type: ignore[misc]
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        return _refusal(self, shape) or super().supports(shape)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        few, keys = query.shape[2], key.shape[2]
+        if mask.causal and few < keys:
+            # a causal switch may align the first query with the first key
+            query = F.pad(query, (0, 0, keys - few, 0))
+        output = _output(self.module, self.calls.convention, {"q": query, "k": key, "v": value}, mask)
+        empty = mask.seen(query.shape[2], keys, query.device) == 0
+        return output.masked_fill(empty[:, None, :, None], 0.0)[:, :, -few:].to(value.dtype)
+
+    def _crosses(self) -> bool:
+        query, key = (draw("qkv", (self.shape.heads, self.shape.head_dim), 1, n, 0)[0] for n in (3, 5))
+        try:
+            with torch.no_grad():
+                output = _output(self.module, self.calls.convention, {"q": query, "k": key, "v": key}, Mask())
+                return output.shape == query.shape
+        except Exception:
+            return False
+
+
+class ForeignLayer(Layer):
+    """A layer with projections of its own."""
+
+    module: Any
+    calls: Any
+
+    def __init__(self, shape: AttentionShape, module: Any, calls: Calls, found: str):
+        super().__init__(shape)
+        _describe(self, module, calls, found)
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        return _refusal(self, shape) or super().supports(shape)
+
+    def transform(self, x: Tensor, mask: Mask) -> Tensor:
+        if mask.valid is not None:
+            # a sequence without a token means nothing, and a softmax over no key is no number
+            mask = replace(mask, valid=mask.valid | ~mask.valid.any(1, keepdim=True))
+        return _output(self.module, self.calls.convention, {"x": x}, mask)
+
+
+def as_variant(found: Any, name: str) -> type[Variant]:
+    """The class of a variant for what somebody named: one of the contract as it is, or a Foreign.
+
+    Raises SelectionError for what is neither a class, a function nor a module.
+    """
+    if isinstance(found, type) and issubclass(found, Variant):
+        return found
+    if not callable(found):
+        raise SelectionError(f"expected {name} to be a class, a function or a module, got {type(found).__name__}")
+    names = [] if isinstance(found, type | nn.Module) else list(parameters_of(found))
+    if names[:2] == ["scores", "allowed"]:
+        return score_map()(found)
+
+    def described() -> None:
+        """Has the parameters of what is named."""
+
+    accepted = _accepted(found) if _makes(found) else {}
+    kinds = _hints(found)
+    described.__annotations__ = {each: kinds.get(each, Any) for each in accepted}
+    described.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+        inspect.Parameter(
+            each, inspect.Parameter.KEYWORD_ONLY, default=None if p.default is p.empty else p.default
+        )
+        for each, p in accepted.items()
+    ])  # fmt: skip
+    doc = inspect.getdoc(found) or "Somebody's attention, as it is."
+    members = {"__doc__": doc, "target": found, "name": name, "_known": {}, "parameters_from": staticmethod(described)}
+    if not isinstance(found, type | nn.Module):
+        # of a class, a plain function would be bound to the instance
+        members["target"] = staticmethod(found)
+    return type(getattr(found, "__name__", type(found).__name__), (Foreign,), members)
+
+
+def takes_shape(found: Any) -> bool:
+    """Whether it is a function from an AttentionShape to a variant, whatever its one argument is called."""
+    if isinstance(found, type | nn.Module):
+        return False
+    names = list(parameters_of(found))
+    return len(names) == 1 and names[0] not in {*_NEEDED, *CONFIGS, *STATES}
+
+
+class _Config:
+    """The settings of a model under whatever names a layer reads them."""
+
+    def __init__(self, shape: AttentionShape, given: dict[str, Any]):
+        self._shape = shape
+        self.__dict__.update(given)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NEEDED:
+            return getattr(self._shape, _NEEDED[name])
+        if name == "bias":
+            return True
+        raise AttributeError(f"config has no {name!r}; give it as a parameter, [{name}=…]")
+
+
+def _makes(target: Any) -> bool:
+    """Whether a call makes the module: of a class, or of a function that takes no tensors."""
+    if isinstance(target, nn.Module):
+        return False
+    names = list(parameters_of(target))
+    takes_tensors = [name[:1] for name in names[:3]] == ["q", "k", "v"] or (names[:1] and names[0] in STATES)
+    return isinstance(target, type) or not takes_tensors
+
+
+def _accepted(target: Any) -> dict[str, inspect.Parameter]:
+    """The arguments by which a module is made."""
+    skipped = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+    try:
+        found = inspect.signature(target).parameters.items()
+    except (TypeError, ValueError):
+        return {}
+    return {name: parameter for name, parameter in found if parameter.kind not in skipped}
+
+
+def _hints(target: Any) -> dict[str, Any]:
+    """Its annotations of plain values; others take whatever is given."""
+    try:
+        found = typing.get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
+    except Exception:
+        # an annotation that names what is imported for type checkers alone
+        return {}
+    plain = {bool, int, float, str, type(None)}
+    return {name: kind for name, kind in found.items() if {kind} <= plain or set(typing.get_args(kind)) & plain}
+
+
+def _calls(module: Any, twin: Any) -> Calls:
+    """What trials tell of a module; `twin`: the same, made for a rate of dropout."""
+    with warnings.catch_warnings():
+        # of calls that are only tried
+        warnings.simplefilter("ignore")
+        found = recognise(module).convention
+        if found.kind == "model":
+            return Calls(found, looks_ahead=False, draws=False, coarse=False)
+        looks_ahead = sees_future(module, found, found.plain) is not False
+    inputs = dict(zip(NAMES[found.kind], draw(found.kind, found.shape, 2, found.length, 1), strict=True))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        draws = coarse = False
+        if isinstance(twin, nn.Module):
+            twin = copy.deepcopy(twin).train()
+            draws = not torch.equal(*(_output(twin, found, inputs, Mask()) for _ in range(2)))
+        try:
+            exact = copy.deepcopy(module).double().eval() if isinstance(module, nn.Module) else module
+            coarse = _is_coarse(exact, found, {name: x.double() for name, x in inputs.items()})
+        except Exception:
+            # a call in float64 that raises is refused, and not a finding
+            coarse = True
+    return Calls(found, looks_ahead=looks_ahead, draws=draws, coarse=coarse)
+
+
+def _is_coarse(module: Any, found: Convention, inputs: dict[str, Tensor]) -> bool:
+    """Whether something inside is rounded to float32 whatever comes in: twice a tiny step is not twice the change."""
+    generator = torch.Generator().manual_seed(2)
+    steps = {name: 1e-9 * torch.randn(x.shape, generator=generator, dtype=x.dtype) for name, x in inputs.items()}
+    base, once, twice = (
+        _output(module, found, {name: x + factor * steps[name] for name, x in inputs.items()}, Mask())
+        for factor in (0, 1, 2)
+    )
+    change = (once - base).abs().max()
+    return bool((twice - 2 * once + base).abs().max() > 1e-2 * change)
+
+
+def first_tensor_of(output: Any) -> Tensor:
+    """The output itself, or the first tensor of floats in it."""
+    return output if isinstance(output, Tensor) else first_tensor(output)
+
+
+def _describe(variant: Any, module: Any, calls: Calls, found: str) -> None:
+    variant.module, variant.calls, variant.found = module, calls, found
+    variant.implementation, variant.uses_dropout = "as given", calls.draws
+
+
+def _refusal(variant: Any, shape: AttentionShape) -> str | None:
+    found: Convention = variant.calls.convention
+    causal = shape.causal and bool(found.causal)
+    if shape.padding and (found.mask_ignored or not found.call(padded=True, causal=causal)):
+        return "no argument that keeps padding out was found, and sequences differ in length here"
+    if shape.dtype == "float64" and variant.calls.coarse:
+        return "it rounds to less than float64 inside, or takes no float64"
+    return None
+
+
+@cache
+def _compiled(call: str) -> CodeType:
+    return compile(call, "call", "eval")
+
+
+def _output(module: Any, found: Convention, inputs: dict[str, Tensor], mask: Mask) -> Tensor:
+    """The output of one call. Only what the call names is computed of the mask."""
+    call = found.call(padded=mask.valid is not None, causal=mask.causal)
+    if not isinstance(call, str):
+        more = () if mask.valid is None or len(inspect.signature(call).parameters) < 2 + len(inputs) else (mask.valid,)
+        return first_tensor_of(call(module, *inputs.values(), *more))
+    first = next(iter(inputs.values()))
+    keys = inputs.get("k", first)
+    axis = 2 if "k" in inputs else 1
+    names = _mask_names(_compiled(call), first, first.shape[axis], keys.shape[axis], mask)
+    return first_tensor_of(eval(_compiled(call), {"torch": torch, "m": module, **inputs, **names}))
+
+
+def _mask_names(code: CodeType, like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:
+    """What a call may name of the mask, as `subject.py` says; only what it does name."""
+    wanted = set(code.co_names)
+    found: dict[str, Any] = {"causal": mask.causal}
+    if "valid" in wanted:
+        found["valid"] = like.new_ones(like.shape[0], keys, dtype=torch.bool) if mask.valid is None else mask.valid
+    if "seen" in wanted:
+        seen = Mask(causal=mask.causal).allowed(queries, keys, like.device)
+        found["seen"] = like.new_ones(queries, keys, dtype=torch.bool) if seen is None else seen[0, 0]
+    if wanted & {"pairs", "bias"}:
+        allowed = mask.allowed(queries, keys, like.device)
+        pairs = like.new_ones(1, 1, 1, 1, dtype=torch.bool) if allowed is None else allowed
+        pairs = pairs.expand(like.shape[0], 1, queries, keys)
+        found["pairs"] = pairs
+        found["bias"] = like.new_zeros(pairs.shape).masked_fill(~pairs, torch.finfo(like.dtype).min)
+    return found

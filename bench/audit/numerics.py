@@ -1,0 +1,313 @@
+"""Numerics: gradients, half precision, draws in evaluation, torch.compile, grouped heads, the reach of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from .convention import REFUSALS, parameters_of, with_argument
+from .experiment import Experiment, drawing, masks
+from .report import Finding
+from .subject import NAMES, STILL, Call, Subject, by_position, run
+
+HALF_ALLOWED = 0.25
+"""Root mean square of the error in bfloat16 over that of the output, with the same rounded weights: a rotary embedding
+whose angles are rounded to 8 bits loses a tenth at 64 positions."""
+
+DERIVATIVE_ALLOWED = 1e-2
+"""Of the derivative: a module of float64 that computes a part in float32 is within a thousandth."""
+
+
+def draws(subject: Subject, claims: bool) -> Finding:
+    """Outputs are numbers, and two calls in evaluation the same, whatever the seed: dropout is off."""
+    inputs, call, kind = subject.draw(), subject.convention.plain, subject.convention.kind
+    used = subject.convention.call(padded=False, causal=claims)
+    with torch.no_grad():
+        finite = bool(subject(inputs, None, claims).isfinite().all())
+    if not finite:
+        start = (
+            *drawing(subject, 2, subject.convention.length),
+            *masks(used, 2, subject.convention.length, None, claims),
+        )
+        program = (*start, f"print(({used}).isfinite().float().mean())")
+        return Finding(name="evaluation", verdict="fails", text="outputs are not all finite", program=program)
+    size = 0.0
+    for seed in (0, 1):
+        with torch.no_grad():
+            first = subject(inputs)
+            other = run(call, subject.module, kind, inputs, None, False, seed)
+        size = float((other - first).abs().max() / first.std())
+        if size > STILL:
+            break
+    else:
+        return Finding(name="evaluation", verdict="ok", size=size)
+    words = "random draws in evaluation move outputs by" if seed else "two equal calls differ by"
+    program = (
+        *drawing(subject, 2, subject.convention.length),
+        *masks(call, 2, subject.convention.length, None, False),
+        f"torch.manual_seed(0); a = {call}",
+        f"torch.manual_seed({seed}); b = {call}",
+        "print((a - b).abs().max() / a.std())",
+    )
+    return Finding(name="evaluation", verdict="fails", size=size, text=f"{words} {size:.2g}", program=program)
+
+
+def gradients(subject: Subject, claims: bool) -> Finding:
+    """Gradients are numbers, those of padding and of the future zero, and the derivative; alone as together."""
+    if subject.convention.kind == "model":
+        return _weights_have_gradients(subject)
+    problems = list(_gradient_problems(subject, claims))
+    if not problems:
+        return Finding(name="gradients", verdict="ok", size=0.0)
+    size, text, program = max(problems)
+    return Finding(name="gradients", verdict="fails", size=size, text=text, program=program)
+
+
+def _program(
+    subject: Subject, call: Call, valid: Tensor | None, causal: bool, loss: str, *lines: str
+) -> tuple[str, ...]:
+    """Lines that take the gradients `grads` of a loss of `a`, and print what the last of them say."""
+    length, kind = subject.convention.length, subject.convention.kind
+    names = ", ".join(NAMES[kind])
+    return (
+        *drawing(subject, 2, length),
+        *masks(call, 2, length, valid, causal),
+        f"inputs = [each.requires_grad_() for each in ({names},)]",
+        f"a = {call}",
+        f"grads = torch.autograd.grad(({loss}).sum(), inputs)",
+        *lines,
+    )
+
+
+def _weights_have_gradients(subject: Subject) -> Finding:
+    parameters = [each for each in subject.module.parameters() if each.requires_grad]
+    try:
+        output = subject(subject.draw(), None, True)
+        found = torch.autograd.grad(output.float().logsumexp(-1).sum(), parameters, allow_unused=True)
+    except REFUSALS as error:
+        return Finding(name="gradients", verdict="n.a.", text=f"raises {type(error).__name__}")
+    if all(bool(each.isfinite().all()) for each in found if each is not None):
+        return Finding(name="gradients", verdict="ok", size=0.0)
+    return Finding(name="gradients", verdict="fails", size=float("inf"), text="gradients of weights are not finite")
+
+
+def _gradient_problems(subject: Subject, claims: bool) -> Iterator[tuple[float, str, tuple[str, ...]]]:
+    kind, length = subject.convention.kind, subject.convention.length
+    leaves = [each.requires_grad_() for each in subject.draw()]
+    output = by_position(subject(tuple(leaves), None, True), kind)
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5))
+    together = _gradients(output, weights, leaves)
+    scale = max(1e-30, *(float(each.abs().max()) for each in together))
+    if not all(bool(each.isfinite().all()) for each in together):
+        call = subject.convention.call(padded=False, causal=True)
+        program = _program(subject, call, None, True, "a.square()", "print([g.isfinite().all() for g in grads])")
+        yield float("inf"), "gradients of the inputs are not finite", program
+        return
+    turned = ".transpose(1, 2)" if kind == "qkv" else ""
+    if claims:
+        half = length // 2 - 1
+        early = (torch.arange(length) < half).expand(2, length)
+        output = by_position(subject(tuple(leaves), None, True), kind)
+        past = _gradients(output, weights * early.reshape(*early.shape, *[1] * (output.ndim - 2)), leaves)
+        size = max(float(by_position(each, kind)[~early].abs().max()) for each in past) / scale
+        if size > STILL:
+            call = subject.convention.call(padded=False, causal=True)
+            shown = f"print(max(g{turned}[:, {half}:].abs().max() for g in grads))"
+            program = _program(subject, call, None, True, f"a{turned}[:, :{half}].square()", shown)
+            yield size, f"outputs have gradients of later positions ({size:.2g})", program
+    if subject.convention.padded and not subject.convention.mask_ignored:
+        valid = torch.ones(2, length, dtype=torch.bool)
+        valid[0, -5:], valid[1, :3] = False, False
+        causal = claims and bool(subject.convention.call(padded=True, causal=True))
+        output = by_position(subject(tuple(leaves), valid, causal), kind)
+        real = _gradients(output, weights * valid.reshape(*valid.shape, *[1] * (output.ndim - 2)), leaves)
+        size = max(float(by_position(each, kind)[~valid].abs().max()) for each in real) / scale
+        if size > STILL:
+            call = subject.convention.call(padded=True, causal=causal)
+            shown = f"print(max(g{turned}[~valid].abs().max() for g in grads))"
+            program = _program(subject, call, valid, causal, f"a{turned}[valid].square()", shown)
+            yield size, f"padding gets gradients of the outputs of tokens ({size:.2g})", program
+    for at, name in enumerate(NAMES[kind] if kind == "qkv" else ()):
+        alone = [each.detach().requires_grad_(here == at) for here, each in enumerate(leaves)]
+        output = by_position(subject(tuple(alone), None, True), kind)
+        size = float((_gradients(output, weights, [alone[at]])[0] - together[at]).abs().max()) / scale
+        if size > 1e-4:
+            call = subject.convention.call(padded=False, causal=True)
+            others = "; ".join(f"{other} = {other}.detach()" for other in NAMES[kind] if other != name)
+            lines = (others, f"b = {call}", f"alone, = torch.autograd.grad(b.square().sum(), [{name}])",
+                     f"print((alone - grads[{at}]).abs().max())")  # fmt: skip
+            text = f"the gradient of {name} is another where {name} alone requires one ({size:.2g})"
+            yield size, text, _program(subject, call, None, True, "a.square()", *lines)
+    size = _derivative_error(subject)
+    if size > DERIVATIVE_ALLOWED:
+        call = subject.convention.call(padded=False, causal=True)
+        names = ", ".join(NAMES[kind])
+        lines = (
+            "steps = [torch.randn(each.shape).double() for each in inputs]",
+            f"def out({names}): torch.manual_seed(0); return ({call}).square().sum()",
+            "ahead, behind = [out(*[x.detach() + d * s for x, s in zip(inputs, steps)]) for d in (1e-6, -1e-6)]",
+            "print((ahead - behind) / 2e-6, sum((g * s).sum() for g, s in zip(grads, steps)))",
+        )
+        first, drawn, *rest = _program(subject, call, None, True, "a.square()", *lines)
+        doubled = f"m = m.double() if hasattr(m, 'double') else m; {names}, = [x.double() for x in ({names},)]"
+        program = (first, drawn, doubled, *rest)
+        yield size, f"the gradient is not the derivative ({size:.2g} of it)", program
+
+
+def _gradients(output: Tensor, weights: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    if not output.requires_grad:
+        return [torch.zeros_like(each) for each in leaves]
+    found = torch.autograd.grad((output * weights.to(output.dtype)).sum(), leaves, allow_unused=True)
+    return [torch.zeros_like(leaf) if each is None else each for each, leaf in zip(found, leaves, strict=True)]
+
+
+def _derivative_error(subject: Subject) -> float:
+    """The least error over steps and directions, in float64: a kink or a rounding meets some of them, a fault all."""
+    module = deepcopy(subject.module).double() if isinstance(subject.module, nn.Module) else subject.module
+    double = subject.with_module(module)
+    leaves = [each.double().requires_grad_() for each in subject.draw()]
+    errors = []
+    try:
+        output = double(tuple(leaves), None, True)
+        if output.dtype != torch.float64:
+            return 0.0
+        weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+        found = _gradients(output, weights, leaves)
+        for seed in (7, 8):
+            generator = torch.Generator().manual_seed(seed)
+            ways = [torch.randn(each.shape, generator=generator, dtype=torch.float64) for each in leaves]
+            told = float(sum((g * w).sum() for g, w in zip(found, ways, strict=True)))
+            for step in (1e-4, 1e-6):
+                with torch.no_grad():
+                    ahead = double(tuple(each + step * way for each, way in zip(leaves, ways, strict=True)), None, True)
+                    behind = double(
+                        tuple(each - step * way for each, way in zip(leaves, ways, strict=True)), None, True
+                    )
+                measured = float(((ahead - behind) * weights).sum()) / (2 * step)
+                errors.append(abs(told - measured) / max(abs(measured), abs(told), 1e-6))
+    except REFUSALS:
+        return 0.0
+    return min(errors)
+
+
+def half(subject: Subject, claims: bool) -> Finding:
+    """bfloat16 and float16 give what float32 gives from the same rounded weights and inputs."""
+    if not isinstance(subject.module, nn.Module):
+        return Finding(name="half precision", verdict="n.a.")
+    told = []
+    for dtype in (torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        low = deepcopy(subject.module).to(dtype)
+        inputs = subject.draw()
+        rounded = tuple(each.to(dtype) if each.is_floating_point() else each for each in inputs)
+        try:
+            with torch.no_grad():
+                found = subject.with_module(low)(rounded, None, True).float()
+                high = deepcopy(low).float()
+                floats = tuple(each.float() if each.is_floating_point() else each for each in rounded)
+                exact = subject.with_module(high)(floats, None, True)
+        except REFUSALS as error:
+            told.append(f"{name} raises {type(error).__name__}: {' '.join(str(error).split())[:60]}")
+            continue
+        size = float((found - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+        if not size <= HALF_ALLOWED:
+            text = f"{name} differs from float32 by {size:.2g}"
+            return Finding(
+                name="half precision", verdict="fails", size=size, text=text, program=_half_program(subject, name)
+            )
+    return Finding(name="half precision", verdict="note" if told else "ok", text="; ".join(told))
+
+
+def _half_program(subject: Subject, name: str) -> tuple[str, ...]:
+    inputs = NAMES[subject.convention.kind]
+    listed = ", ".join(inputs)
+    call = subject.convention.call(padded=False, causal=True)
+    return (
+        *drawing(subject, 2, subject.convention.length),
+        *masks(call, 2, subject.convention.length, None, True),
+        f"m = m.to(torch.{name})",
+        f"{listed}, = [x.to(torch.{name}) if x.is_floating_point() else x for x in ({listed},)]",
+        f"a = ({call}).float()",
+        "m = m.float()",
+        f"{listed}, = [x.float() if x.is_floating_point() else x for x in ({listed},)]",
+        f"b = {call}",
+        "print((a - b).square().mean().sqrt() / b.square().mean().sqrt())",
+    )
+
+
+def compiled(subject: Subject, backend: str) -> Finding:
+    """torch.compile gives what eager gives."""
+    if not backend:
+        return Finding(name="compile", verdict="n.a.")
+    inputs = subject.draw()
+    try:
+        with torch.no_grad():
+            eager = subject(inputs, None, True)
+            torch._dynamo.reset()
+            fast = subject.with_module(torch.compile(subject.module, backend=backend))(inputs, None, True)
+    except Exception as error:
+        return Finding(name="compile", verdict="note", text=f"{backend} raises {type(error).__name__}")
+    finally:
+        torch._dynamo.reset()
+    size = float((fast - eager).abs().max() / eager.std())
+    if size <= 1e-4:
+        return Finding(name="compile", verdict="ok", size=size)
+    program = (
+        *drawing(subject, 2, subject.convention.length),
+        f"out = lambda m: (torch.manual_seed(0), {subject.convention.call(padded=False, causal=True)})[1]",
+        f"a, b = out(m), out(torch.compile(m, backend={backend!r}))",
+        "print((a - b).abs().max() / a.std())",
+    )
+    text = f"under {backend} outputs differ by {size:.2g}"
+    return Finding(name="compile", verdict="fails", size=size, text=text, program=program)
+
+
+def grouped(subject: Subject, claims: bool) -> Finding:
+    """Keys and values of fewer heads give what each of them repeated for its group of queries gives."""
+    if subject.convention.kind != "qkv":
+        return Finding(name="grouped heads", verdict="n.a.")
+    query, key, value = subject.draw()
+    few = key[:, :2], value[:, :2]
+    call = str(subject.convention.plain)
+    if "enable_gqa" in parameters_of(subject.module):
+        call = with_argument(call, "enable_gqa", "True")
+    try:
+        with torch.no_grad():
+            found = run(call, subject.module, "qkv", (query, *few), None, False)
+            repeated = tuple(each.repeat_interleave(2, 1) for each in few)
+            expected = subject((query, *repeated))
+            in_turn = subject((query, *(each.repeat(1, 2, 1, 1) for each in few)))
+        size, turns = (float((found - each).abs().max() / each.std()) for each in (expected, in_turn))
+    except REFUSALS:
+        return Finding(name="grouped heads", verdict="n.a.", text="does not take fewer key heads")
+    if size <= 1e-4:
+        return Finding(name="grouped heads", verdict="ok", size=size)
+    if turns <= 1e-4:
+        text = "key heads are repeated in turn (0, 1, 0, 1), not each for its group (0, 0, 1, 1)"
+        return Finding(name="grouped heads", verdict="note", size=size, text=text)
+    program = (
+        *drawing(subject, 2, subject.convention.length),
+        "k, v = k[:, :2], v[:, :2]",
+        f"a = {call}",
+        "k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)",
+        f"b = {subject.convention.plain}",
+        "print((a - b).abs().max() / b.std())",
+    )
+    text = f"two key heads for four query heads differ from each repeated by {size:.2g}"
+    return Finding(name="grouped heads", verdict="fails", size=size, text=text, program=program)
+
+
+def window(subject: Subject, claims: bool) -> Finding:
+    """How far back a change of the first token is seen, where the module names a window."""
+    names = ("window", "window_size", "sliding_window", "local_attn_window_size")
+    width = next((each for each in (getattr(subject.module, name, None) for name in names) if isinstance(each, int)), 0)
+    if not width or subject.convention.kind == "model":
+        return Finding(name="window", verdict="n.a.")
+    where = torch.zeros(1, subject.convention.length, dtype=torch.bool)
+    where[0, 0] = True
+    moved = Experiment(where=where, look=torch.ones_like(where), causal=True).movement(subject)[0] > STILL
+    reach = int(moved.nonzero().max()) if bool(moved.any()) else 0
+    return Finding(name="window", verdict="note", size=reach, text=f"of {width} reaches {reach} back")

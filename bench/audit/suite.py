@@ -1,0 +1,78 @@
+"""Audit: every test on one module or function, with the parameters that begin at zero drawn anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import decoding, future, numerics, padding
+from .convention import REFUSALS, Unclear, recognise, says_causal
+from .report import AuditReport, Finding
+from .subject import Call, Subject
+
+TESTS: tuple[Callable[[Subject, bool], Finding], ...] = (
+    future.future, padding.padding, padding.amount, future.future_under_mask, padding.batch, padding.empty_rows,
+    numerics.window, numerics.grouped, numerics.gradients, numerics.draws, numerics.half,
+)  # fmt: skip
+
+
+def audit_module(
+    module: Any,
+    name: str = "",
+    *,
+    call: Call = "",
+    causal: bool | None = None,
+    compile: str = "aot_eager",
+    building: tuple[str, ...] = ("m = ...  # the module",),
+) -> AuditReport:
+    """All findings about a module or function, which is left as it is.
+
+    causal: whether it claims to be causal; None asks its attributes, arguments and name. compile: a backend, or "".
+    """
+    start = time.perf_counter()
+    own = deepcopy(module) if isinstance(module, nn.Module) else module
+    with torch.random.fork_rng(devices=[]):
+        if isinstance(own, nn.Module):
+            own.eval()
+            building = (*building, *redraw_zeros(own))
+        try:
+            subject = recognise(own, call=call, asks=False)
+        except Unclear as question:
+            return AuditReport(target=name, question=str(question), seconds=time.perf_counter() - start)
+        claims = bool(subject.convention.causal) or says_causal(own) if causal is None else causal
+        findings = [_tested(test, subject, claims) for test in TESTS]
+        findings += decoding.decoding(subject, claims)
+        findings.append(numerics.compiled(subject, compile))
+    return AuditReport(
+        target=name,
+        convention=str(subject.convention),
+        findings=tuple(findings),
+        building=building,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _tested(test: Callable[[Subject, bool], Finding], subject: Subject, claims: bool) -> Finding:
+    """A subject that refuses the call of one test has failed no other."""
+    try:
+        return test(subject, claims)
+    except REFUSALS as error:
+        reason = " ".join(str(error).split())[:80]
+        name = test.__name__.replace("_", " ")
+        return Finding(name=name, verdict="note", text=f"not tested, raises {type(error).__name__}: {reason}")
+
+
+def redraw_zeros(module: nn.Module) -> tuple[str, ...]:
+    """Draws the parameters that begin at zero: a gate that is closed would hide what is behind it."""
+    torch.manual_seed(3)
+    zero = [each for each in module.parameters() if each.numel() and not bool(each.any())]
+    for each in zero:
+        nn.init.normal_(each, std=0.2)
+    if not zero:
+        return ()
+    return ("torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",)

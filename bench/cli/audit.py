@@ -1,0 +1,66 @@
+"""`attnbench audit`: the gate for layers and models of anybody, one line each, as JSON, or as programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from ..core.errors import SelectionError
+from ..core.spec import parse_selection
+from .check import _json_number
+from .options import Json
+from .output import say, say_json
+
+
+def audit(
+    targets: Annotated[
+        list[str],
+        typer.Argument(help="FILE.py:NAME, package.module:NAME\\[dim=64] or transformers:NAME.", show_default=False),
+    ],
+    call: Annotated[
+        str, typer.Option(help="How to call it, such as `m(x, mask=valid)\\[0]`; found where not given.")
+    ] = "",
+    causal: Annotated[
+        bool | None,
+        typer.Option("--causal/--no-causal", help="Whether it claims to be causal; else the module is asked."),
+    ] = None,
+    compile: Annotated[str, typer.Option(help="Backend of torch.compile: aot_eager, inductor or none.")] = "aot_eager",
+    reproduce: Annotated[
+        bool, typer.Option("--reproduce", help="Print a program of plain torch for each failure.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Test layers and models as they are: leaks of the future, padding, caches, gradients, precision.
+
+    Exit with code 1 if one fails, with 2 if the audit has to be told how to call one.
+    """
+    from .. import api
+
+    backend = "" if compile == "none" else compile
+    specs = [spec for target in targets for spec in parse_selection(target)]
+    reports = [api.audit(spec, call=call, causal=causal, compile=backend) for spec in specs]
+    if json:
+        say_json([_object(report) for report in reports])
+    for report in () if json else reports:
+        if len(reports) > 1:
+            say(report.target)
+        if report.convention:
+            say(f"called as {report.convention}")
+        say(str(report))
+        for failure in report.failures if reproduce else ():
+            say("\n".join(("", f"# {failure}", *report.reproduction(failure.name))))
+    if any(report.failures for report in reports):
+        raise typer.Exit(1)
+    if not all(reports):
+        raise typer.Exit(SelectionError.exit_code)
+
+
+def _object(report: Any) -> dict[str, Any]:
+    """The report as JSON has it: no infinity, and the program of each failure whole."""
+    found = asdict(report)
+    for each, finding in zip(found["findings"], report.findings, strict=True):
+        each["size"] = _json_number(finding.size)
+        each["program"] = "\n".join(report.reproduction(finding.name)) if finding.verdict == "fails" else None
+    return found

@@ -1,0 +1,79 @@
+"""Instances of the variant that is examined, from what was named: a Spec, its text, a class or a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import torch
+
+from ...variants.contract import AttentionShape, Variant
+from ..core.errors import SelectionError, Unsupported
+from ..core.registry import VARIANTS, parameters
+from ..core.spec import Spec
+
+OPENING = 0.1
+"""Standard deviation of the parameters that begin at zero."""
+
+VariantSource = Spec | str | type[Variant] | Callable[[AttentionShape], Variant]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantFactory:
+    """How instances come to be: `make(shape, **parameters)`. `implementations` are the values of a parameter `impl`;
+    `forced`, which of them a selection asks for."""
+
+    make: Callable[..., Variant]
+    implementations: tuple[str, ...] = ()
+    forced: str = ""
+
+    @classmethod
+    def of(cls, given: VariantSource | VariantFactory) -> VariantFactory:
+        """Raises SelectionError for an unknown name or parameter."""
+        if isinstance(given, VariantFactory):
+            return given
+        make, kind, forced = given, given, ""
+        if isinstance(given, str | Spec):
+            spec = VARIANTS.resolve(Spec.parse(given) if isinstance(given, str) else given)
+            if spec.layers:
+                raise SelectionError(f"expected one variant, got the pattern {spec}; check each of its layers")
+            inner = spec.inner or spec
+
+            def make(shape: AttentionShape, **more: Any) -> Variant:
+                # an implementation is one of the variant inside
+                wrapped = Spec.wrapped(spec.wrappers, Spec.of(inner.name, **(dict(inner.parameters) | more)))
+                variant: Variant = VARIANTS.build(wrapped, shape)
+                return variant
+
+            kind, forced = VARIANTS.load(inner.name), str(inner.get("impl", ""))
+        known = parameters(kind) if isinstance(kind, type) else {}
+        return cls(make, tuple(get_args(known["impl"].kind)) if "impl" in known else (), forced)  # type: ignore[arg-type]
+
+
+def build(source: VariantFactory, shape: AttentionShape, seed: int, **more: Any) -> Variant:
+    """A new instance in evaluation mode, on the shape's device; parameters stay in float32 under half precision.
+
+    Parameters that begin at zero, such as a gate that is shut at first, are drawn anew: what lies behind them is to be
+    seen. Raises Unsupported where it refuses the shape.
+    """
+    # Random projections and patterns are part of a variant: two instances are compared only if they drew the same.
+    torch.manual_seed(seed)
+    variant = source.make(shape, **more)
+    reason = variant.supports(shape)
+    if reason:
+        raise Unsupported(reason)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in variant.parameters():
+            if not parameter.any():
+                parameter.copy_(OPENING * torch.randn(parameter.shape, generator=generator))
+    variant.to(shape.device)
+    return (variant.double() if shape.dtype == "float64" else variant).eval()
+
+
+def with_heads(shape: AttentionShape, heads: int, least: int = 1) -> AttentionShape:
+    """`shape` with at most `heads` heads, or `least` groups of them where that is more; as many of them share a key."""
+    group = shape.heads // shape.kv_heads
+    groups = min(shape.kv_heads, max(least, min(heads, shape.heads) // group))
+    return replace(shape, heads=groups * group, kv_heads=groups)

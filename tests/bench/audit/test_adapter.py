@@ -1,0 +1,223 @@
+"""Foreign attention as a variant: the sizes it is made with, what it computes, and what it refuses."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from seeds import seed
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnbench.bench.audit.adapter import as_variant, takes_shape
+from attnbench.bench.core.errors import SelectionError, Unsupported
+from attnbench.bench.core.registry import parameters
+from attnbench.bench.gate.suite import quick_gate
+from attnbench.variants import AttentionShape, Mask, build
+from attnbench.variants.contract import Variant
+
+SHAPE = AttentionShape(heads=2, head_dim=8, max_length=64, causal=True, padding=False)
+
+
+class Grouped(nn.Module):
+    """A causal layer with rotary positions and grouped keys; returns a tuple."""
+
+    def __init__(self, dim, num_heads, num_kv_heads=1):  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.heads, self.groups, self.size = num_heads, num_kv_heads, dim // num_heads
+        self.q = nn.Linear(dim, dim)
+        self.kv = nn.Linear(dim, 2 * num_kv_heads * self.size)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, hidden_states, attention_mask=None):  # type: ignore[no-untyped-def]
+        batch, length, _ = hidden_states.shape
+        q = self.q(hidden_states).view(batch, length, self.heads, -1).transpose(1, 2)
+        k, v = self.kv(hidden_states).view(batch, length, 2, self.groups, -1).permute(2, 0, 3, 1, 4)
+        angles = torch.arange(length)[:, None] * 10000.0 ** -(torch.arange(self.size // 2) / (self.size // 2))
+        cos, sin = angles.cos().to(q), angles.sin().to(q)
+
+        def turn(x: Tensor) -> Tensor:
+            a, b = x.chunk(2, -1)
+            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+        allowed = torch.ones(length, length, dtype=torch.bool).tril()
+        if attention_mask is not None:
+            allowed = allowed & attention_mask[:, None, None].bool()
+        k, v = (each.repeat_interleave(self.heads // self.groups, 1) for each in (turn(k), v))
+        mixed = F.scaled_dot_product_attention(turn(q), k, v, attn_mask=allowed)
+        return self.out(mixed.transpose(1, 2).flatten(2)), None
+
+
+class Configured(nn.Module):
+    """As in nanoGPT: all sizes from one object."""
+
+    def __init__(self, config):  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.heads = config.n_head
+        self.attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        q, k, v = self.attn(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class Both(nn.Module):
+    """Looks both ways unless it is asked not to, and then a little still; drops weights in training."""
+
+    def __init__(self, d_model: int, nhead: int, dropout: float = 0.0, causal: bool = False, leak: float = 0.0):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=True)
+        self.causal, self.leak = causal, leak
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        ahead = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if self.causal else None
+        return self.inner(x, x, x, key_padding_mask, attn_mask=ahead)[0] + self.leak * x.flip(1)
+
+
+class Coarse(nn.Module):
+    """Takes its softmax in float32, whatever comes in."""
+
+    def __init__(self, dim):  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.project = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        q, k, v = self.project(x).chunk(3, -1)
+        scores = (q @ k.mT).masked_fill(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1), -math.inf)
+        return scores.softmax(-1, dtype=torch.float32).to(v) @ v
+
+
+class Tokens(nn.Module):
+    """A language model, which is no attention."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(50, dim), nn.Linear(dim, 50)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.out(self.embedding(input_ids))
+
+
+def swapped(q, k, v, mask=None):  # type: ignore[no-untyped-def]
+    """Softmax attention over (batch, length, heads, head_dim); True may be seen."""
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(q.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+
+
+def test_a_layer_gets_its_sizes_from_the_shape_and_computes_what_it_is() -> None:
+    torch.manual_seed(seed(1))
+    variant = as_variant(Grouped, "mine.py:Grouped")(SHAPE)
+    module = variant.module
+    assert (module.heads, module.q.in_features, variant.owns_projections) == (2, 16, True)
+    x = torch.randn(3, 20, 16)
+    heads = torch.zeros(3, 2, 20, 8)
+    found = variant(heads, heads, heads, Mask(causal=True), x)
+    assert torch.equal(found.transpose(1, 2).flatten(2), module(x)[0])
+    assert "m(x)[0]" in variant.found and "num_heads=2" in variant.found
+    assert quick_gate(as_variant(Grouped, "mine"), replace(SHAPE, padding=True)) is None
+
+
+def test_parameters_are_those_of_the_constructor_and_win_over_the_shape() -> None:
+    found = as_variant(Both, "mine.py:Both")
+    kinds = {name: parameter.kind for name, parameter in parameters(found).items()}
+    assert kinds == {"d_model": int, "nhead": int, "dropout": float, "causal": bool, "leak": float}
+    assert found(SHAPE, nhead=4).module.inner.num_heads == 4
+    with pytest.raises(Unsupported, match="states of width 32, and here the width is 16"):
+        found(SHAPE, d_model=32)
+
+
+def test_a_config_has_the_sizes_under_their_usual_names() -> None:
+    found = as_variant(Configured, "mine.py:Configured")
+    assert found(SHAPE).module.attn.weight.shape == (48, 16)
+    assert quick_gate(found, SHAPE) is None
+
+
+def test_a_size_that_no_model_tells_is_asked_for() -> None:
+    def make(dim: int, window: int) -> nn.Module:
+        return Coarse(dim)
+
+    with pytest.raises(SelectionError, match=r"needs 'window'.*mine\[window=…\]"):
+        as_variant(make, "mine")(SHAPE)
+    assert as_variant(make, "mine")(SHAPE, window=3).module.project.in_features == 16
+
+
+def test_a_function_of_query_key_and_value_is_softmax() -> None:
+    found = as_variant(swapped, "mine.py:swapped")
+    for causal, cross in ((False, False), (True, False), (False, True)):
+        shape = replace(SHAPE, causal=causal, cross=cross, padding=True)
+        assert quick_gate(found, shape) is None
+        variant, reference = found(shape), build("softmax", shape)
+        draw = torch.Generator().manual_seed(seed(2))
+        query = torch.randn(3, 2, 9, 8, generator=draw)
+        key, value = torch.randn(2, 3, 2, 14 if cross else 9, 8, generator=draw)
+        valid = torch.arange(key.shape[2]) < torch.tensor([[key.shape[2]], [7], [3]])
+        mask = Mask(valid, causal)
+        ours, theirs = variant(query, key, value, mask), reference(query, key, value, mask)
+        real = torch.ones_like(valid[:, :9]) if cross else valid
+        torch.testing.assert_close(ours.transpose(1, 2)[real], theirs.transpose(1, 2)[real])
+
+
+def test_fewer_queries_than_keys_are_the_last_ones() -> None:
+    variant, reference = as_variant(swapped, "mine")(SHAPE), build("softmax", SHAPE)
+    query, key, value = torch.randn(3, 2, 2, 9, 8, generator=torch.Generator().manual_seed(seed(3)))
+    last = query[:, :, -2:]
+    torch.testing.assert_close(
+        variant(last, key, value, Mask(causal=True)), reference(last, key, value, Mask(causal=True))
+    )
+
+
+def test_a_layer_that_claims_causality_and_looks_ahead_is_found() -> None:
+    failure = quick_gate(lambda shape: as_variant(Both, "mine")(shape, leak=1e-3), SHAPE)
+    assert failure is not None and failure.property == "causal"
+    assert quick_gate(as_variant(Both, "mine"), SHAPE) is None
+    assert quick_gate(as_variant(Both, "mine"), replace(SHAPE, causal=False, padding=True)) is None
+
+
+def test_a_layer_that_only_looks_both_ways_has_no_causal_form() -> None:
+    module = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    variant = as_variant(module, "mine")(SHAPE)
+    assert variant.supports(SHAPE) is None or variant.causality is None
+    assert as_variant(Both(16, 2), "mine")(SHAPE).supports(SHAPE) == "it has no causal form"
+    assert "looks both ways" in as_variant(Both(16, 2), "mine")(SHAPE).found
+
+
+def test_dropout_is_declared_where_training_drops() -> None:
+    assert as_variant(Both, "mine")(SHAPE).uses_dropout is True
+    assert as_variant(Grouped, "mine")(SHAPE).uses_dropout is False
+    assert as_variant(Both, "mine")(replace(SHAPE, dropout=0.25)).module.inner.dropout == 0.25
+
+
+def test_what_rounds_to_float32_inside_refuses_float64() -> None:
+    for target, refused in ((Coarse, True), (Configured, False)):
+        reason = as_variant(target, "mine")(SHAPE).supports(replace(SHAPE, dtype="float64"))
+        assert (reason is not None) == refused
+    assert quick_gate(as_variant(Coarse, "mine"), SHAPE) is None
+
+
+def test_without_an_argument_for_padding_only_full_sequences_are_taken() -> None:
+    variant = as_variant(Configured, "mine")(SHAPE)
+    assert variant.supports(SHAPE) is None
+    assert "padding" in (variant.supports(replace(SHAPE, padding=True)) or "")
+
+
+def test_a_model_of_tokens_is_sent_to_the_audit() -> None:
+    with pytest.raises(SelectionError, match="attnbench audit mine"):
+        as_variant(Tokens, "mine")(SHAPE)
+
+
+def test_a_class_of_the_contract_stays_as_it_is_and_a_map_of_scores_becomes_one() -> None:
+    def sharper(scores: Tensor, allowed: Tensor | None, *, power: float = 2.0) -> Tensor:
+        return F.softmax(power * scores if allowed is None else (power * scores).masked_fill(~allowed, -1e30), -1)
+
+    class Own(Variant):
+        pass
+
+    assert as_variant(Own, "mine") is Own
+    found = as_variant(sharper, "mine")
+    assert list(parameters(found)) == ["power"] and found(SHAPE, power=3.0).options == {"power": 3.0}
+    with pytest.raises(SelectionError, match="a class, a function or a module, got int"):
+        as_variant(3, "mine")
+    assert takes_shape(lambda shape: None) and not takes_shape(Own) and not takes_shape(swapped)

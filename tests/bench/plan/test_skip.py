@@ -1,0 +1,60 @@
+"""What a plan takes over from Records: a failure at a shorter length, and the trials of a rate."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.record import Machine, Outcome, Provenance, Record, Site
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.facts import recipe_facts
+from attnbench.bench.plan.fingerprint import digest_of_cell
+from attnbench.bench.plan.planner import stored_choice, tuning_cells
+from attnbench.bench.plan.skip import failed_shorter
+
+MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
+SITE = Site(machine_id="here", threads=2)
+
+
+def sweep(length: int, variant: str = "rela") -> Cell:
+    return Cell(variant=Spec(variant), task=Spec("sweep", (("length", length),)), preset=Spec("quick"), lane="time")
+
+
+def length_of(task: Spec) -> int:
+    return int(task.get("length"))
+
+
+@pytest.mark.parametrize(
+    ("digest", "variant", "is_skipped"), [("now", "rela", True), ("before", "rela", False), ("now", "linear", False)]
+)
+def test_only_a_failure_of_the_same_code_skips_a_longer_cell(digest: str, variant: str, is_skipped: bool) -> None:
+    failed = Record(
+        cell=sweep(512, variant), outcome=Outcome.OUT_OF_MEMORY, machine=MACHINE, digest=digest, reason="too long"
+    )
+    found = failed_shorter(sweep(1024), "now", SITE, [failed], length_of)
+    assert (found is failed) == is_skipped
+    assert failed_shorter(sweep(512), "now", SITE, [failed], length_of) is None
+
+
+def test_other_fidelity_is_other_data() -> None:
+    cell = Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=Spec("smoke"), lane="train")
+    official = Provenance(source="tree", fidelity="official", files={"a": "1"})
+    surrogate = dataclasses.replace(official, fidelity="surrogate")
+    assert digest_of_cell(cell, official, "cpu") != digest_of_cell(cell, surrogate, "cpu")
+
+
+def test_a_choice_waits_for_every_tuning_seed_of_every_rate() -> None:
+    preset = Spec.parse("smoke[learning_rates=2e-3|8e-3,tuning_seeds=2]")
+    cell = Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=preset, lane="train")
+    recipe = recipe_facts(cell.task, preset)
+    trials = [one for cells in tuning_cells(cell, recipe).values() for one in cells]
+    failed = {
+        (one.key, "now"): Record(cell=one, outcome=Outcome.TIMEOUT, machine=MACHINE, digest="now", reason="slow")
+        for one in trials
+    }
+    assert len(trials) == 4 and stored_choice(cell, recipe, failed, lambda one: "now") is not None
+    for one in trials:
+        rest = {key: record for key, record in failed.items() if key[0] != one.key}
+        assert stored_choice(cell, recipe, rest, lambda each: "now") is None

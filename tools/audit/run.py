@@ -1,0 +1,154 @@
+"""Audits the targets of targets.toml and every causal language model of transformers, and writes docs/audit.md.
+
+    .venv/bin/python tools/audit/run.py                  # all that build/audit.jsonl lacks, and the page
+    .venv/bin/python tools/audit/run.py performer        # those whose name holds a word, again; then the page
+
+Each report is a line of build/audit.jsonl as soon as it is there, so that a run that is interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from attnbench.bench import api
+from attnbench.bench.audit.report import AuditReport, Finding
+from attnbench.bench.core.errors import AttnbenchError
+from attnbench.bench.process.ask import asking
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+PAGE, REPORTS = ROOT / "docs" / "audit.md", ROOT / "build" / "audit.jsonl"
+MODELS = "transformers:"
+
+Target = dict[str, Any]
+
+
+def main() -> None:
+    listed = tomllib.loads((HERE / "targets.toml").read_text(encoding="utf-8"))
+    packages = listed["packages"]
+    wrong = [f"{name} {version(name)}" for name, pinned in packages.items() if version(name).split("+")[0] != pinned]
+    if wrong:
+        raise SystemExit(f"expected the versions of targets.toml, got {', '.join(wrong)}")
+    targets: list[Target] = [*listed["target"], *models(listed["model"])]
+    known = stored()
+    REPORTS.parent.mkdir(exist_ok=True)
+    with REPORTS.open("a", encoding="utf-8") as file, asking():
+        for target in targets:
+            name = target["name"]
+            if any(word in name for word in sys.argv[1:]) or (name not in known and not sys.argv[1:]):
+                known[name] = audited(target)
+                file.write(json.dumps(asdict(known[name])) + "\n")
+                file.flush()
+                print(name, known[name], sep="\n    ", flush=True)
+    found = [(target, known[target["name"]]) for target in targets if target["name"] in known]
+    PAGE.write_text("\n".join(page(found, packages)) + "\n", encoding="utf-8")
+
+
+def models(listed: list[Target]) -> Iterator[Target]:
+    """Every causal language model of transformers, with what targets.toml says of some."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
+
+    said = {target["name"].partition("[")[0]: target for target in listed}
+    for name in sorted({name if isinstance(name, str) else name[0] for name in NAMES.values()}):
+        yield said.get(MODELS + name, {"name": MODELS + name})
+
+
+def stored() -> dict[str, AuditReport]:
+    """The reports of earlier runs by target, the last of each."""
+    if not REPORTS.exists():
+        return {}
+    found = {}
+    for line in REPORTS.read_text(encoding="utf-8").strip().split("\n"):
+        fields = json.loads(line)
+        findings = tuple(Finding(**each | {"program": tuple(each["program"])}) for each in fields["findings"])
+        report = AuditReport(**fields | {"findings": findings, "building": tuple(fields["building"])})
+        found[report.target] = report
+    return found
+
+
+def audited(target: Target) -> AuditReport:
+    """The report of one target; a question where it cannot be built."""
+    name = target["name"]
+    try:
+        report = api.audit(name, call=target.get("call", ""), causal=target.get("causal"), compile="")
+    except AttnbenchError as error:
+        report = AuditReport(target=name, question=str(error))
+    # the name of the list, which the canonical text orders otherwise
+    return AuditReport(**{field: getattr(report, field) for field in AuditReport.__slots__} | {"target": name})
+
+
+def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> Iterator[str]:
+    """The lines of docs/audit.md."""
+    layers = [each for each in found if not each[0]["name"].startswith(MODELS)]
+    causal = [each for each in found if each[0]["name"].startswith(MODELS)]
+    asked = [report for _, report in layers if report.question]
+    built = [each for each in causal if not each[1].question]
+    yield (HERE / "head.md").read_text(encoding="utf-8").strip()
+    pinned = ", ".join(f"{name} {number}" for name, number in packages.items())
+    yield f"\nVersions: {pinned}.\n\nLayers and functions: {len(layers)}, of which {len(asked)} could not be called. "
+    yield f"Causal language models of transformers: {len(causal)}, of which {len(built)} were built small."
+    yield "\n## Findings\n\nSizes are in standard deviations of the output.\n"
+    yield from table(layers + built, design=False)
+    yield "\n## By design\n"
+    yield from table(layers + built, design=True)
+    yield "\n## What asks back\n\nWhat a mask means, or how a layer is called, was not found out by trial.\n"
+    for target, report in layers:
+        questions = [report.question] if report.question else []
+        questions += [each.text for each in report.findings if each.verdict == "question"]
+        yield from (f"- `{target['name']}`: {text.partition('. ')[0]}" for text in questions)
+    clean = [short(target["name"]) for target, report in layers if report and not report.question]
+    yield f"\n## Nothing found\n\nLayers and functions ({len(clean)}): {', '.join(f'`{name}`' for name in clean)}."
+    names = [target["name"].removeprefix(MODELS) for target, report in built if report]
+    yield f"\nModels of transformers ({len(names)}): {', '.join(names)}."
+    missing = [target["name"].removeprefix(MODELS) for target, report in causal if report.question]
+    yield f"\nModels that no tiny configuration built or a CPU does not run ({len(missing)}): {', '.join(missing)}."
+    yield "\n## Programs\n\nPlain torch; each prints what was found, gradients of another loss than above."
+
+    for target, report in layers + built:
+        for finding in report.failures:
+            if finding.name not in target.get("design", {}):
+                yield f"\n### {short(target['name'])}: {finding.name}\n\n```python"
+                yield from report.reproduction(finding.name)
+                yield "```"
+
+
+def table(found: list[tuple[Target, AuditReport]], *, design: bool) -> Iterator[str]:
+    """A table of the failures that are, or are not, by design."""
+    yield "| target | property | found | |\n|---|---|---|---|"
+    for target, report in found:
+        for finding in report.failures:
+            why = target.get("design", {}).get(finding.name, "")
+            if bool(why) == design:
+                said = why or (target.get("says") or {}).get(finding.name, "")
+                yield f"| `{short(target['name'])}` | {finding.name} | {finding.text} | {said} |"
+
+
+def short(name: str) -> str:
+    """A name without the module's path and the sizes that all layers have."""
+    place, _, rest = name.rpartition(":")
+    name, bracket, inside = rest.partition("[")
+    sizes = (
+        "dim=",
+        "heads=",
+        "dim_head=",
+        "depth=",
+        "num_tokens=",
+        "max_seq_len=",
+        "embed_dim=",
+        "num_heads=",
+        "seq_len=",
+    )
+    kept = [each for each in inside.removesuffix("]").split(",") if not each.startswith(sizes)]
+    own = place.split(".")[0] if not place.endswith(".py") else ""
+    return f"{own}:{name}[{','.join(kept)}]".strip(":").replace("[]", "") if bracket else f"{own}:{name}".strip(":")
+
+
+if __name__ == "__main__":
+    main()

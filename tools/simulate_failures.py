@@ -1,0 +1,367 @@
+"""Boards like the committed ones, where trainings fail: how often the rule of boards errs, before and now.
+
+`tools/simulate_scoring.py` runs this and writes the page. Each variant of the committed suite `synthetic` has its own
+level, scatter and share of failures on each task, from the seeds of both machines that ran the suite, and failed
+trainings score as failed trainings of the task did. The noise of the test examples is left out of the scores; of the
+intervals too, but for the error of one example that every board adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+import attnbench
+from attnbench.bench.score import learning
+from attnbench.bench.score.key import BoardFilter, board_keys
+from attnbench.bench.score.quality import scores_by_variant
+from attnbench.bench.stats.moderation import moderated_variances, noise_of_difference
+from attnbench.bench.stats.shares import Share
+from attnbench.bench.store.store import Store
+from attnbench.bench.store.table import table_of
+
+TASKS = ("recall", "selective-copy", "noisy-recall", "max")
+MACHINES = ("5a8dbbc3b8a0", "eb2a68423486")
+ALPHA = 0.05
+SAME_MODE = 0.6
+"""Of a variant's best score: a committed training above it is of the upper mode. The rule does not use it."""
+
+CORRELATION = 0.1
+"""Of the scores of two variants at one seed; between the committed seeds it is 0.04 to 0.18, by the task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskModel:
+    """What is simulated of one task: by variant, with the reference first.
+
+    `levels`, `scatter`: of trainings that learn; `shares`: how many do, 0 for a variant that never does and has one
+    mode all the same. `failed`: scores of failed trainings. `constant`, `trivial`: the bars; `examples`: in the test.
+    """
+
+    levels: np.ndarray
+    scatter: np.ndarray
+    shares: np.ndarray
+    failed: np.ndarray
+    constant: float
+    trivial: float
+    examples: int
+
+
+@lru_cache
+def models() -> dict[str, TaskModel]:
+    """By task, from the committed Records."""
+    table = table_of(Store(Path(attnbench.__file__).parent / "results").records())
+    found = {}
+    for task in TASKS:
+        key = board_keys(table, BoardFilter(task=task, preset="quick"))[0]
+        by_machine = []
+        for machine in MACHINES:
+            own = table.only(lambda row, machine=machine: row.machine == machine)
+            by_machine.append(scores_by_variant(own, key, lambda name: None))
+        names = sorted(by_machine[0], key=lambda name: (name != "softmax", name))
+        bars = learning.bars_of(table, key.runs(table, "baseline"), by_machine[0]["softmax"].metric)
+        scores = np.array([[score for one in by_machine for score in one[name].scores] for name in names])
+        never = scores.max(axis=1) < bars.trivial.score + 0.03
+        upper = (scores >= SAME_MODE * scores.max(axis=1, keepdims=True)) | never[:, None]
+        count = upper.sum(axis=1)
+        levels = (scores * upper).sum(axis=1) / count
+        squares = ((scores - levels[:, None]) ** 2 * upper).sum(axis=1)
+        found[task] = TaskModel(
+            levels=levels,
+            scatter=np.maximum(np.sqrt(squares / (count - 1)), 1e-4),
+            shares=np.where(never, 0.0, count / scores.shape[1]),
+            failed=scores[~upper],
+            constant=bars.constant.score,
+            trivial=bars.trivial.score,
+            examples=by_machine[0]["softmax"].examples,
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boards:
+    """`scores`: (tasks, boards, variants, seeds). The truth by task and variant: `levels` of trainings that learn,
+    `shares` that do, and `failed`, the level of those that fail."""
+
+    tasks: Sequence[TaskModel]
+    scores: np.ndarray
+    levels: np.ndarray
+    shares: np.ndarray
+    failed: np.ndarray
+
+    @property
+    def over_all(self) -> np.ndarray:
+        """The true mean over tasks and all seeds, by variant."""
+        both = self.shares * self.levels + (1 - self.shares) * self.failed
+        found: np.ndarray = np.where(self.shares > 0, both, self.levels).mean(axis=0)
+        return found
+
+
+def drawn(names: Sequence[str], variants: int, seeds: int, boards: int, rng: np.random.Generator) -> Boards:
+    """Boards of these tasks. The first six or all eleven variants; of 33, the copies differ by as much as seeds do."""
+    count = len(models()[names[0]].levels)
+    at = np.arange(variants) % count
+    scores, truth = [], []
+    for name in names:
+        task = models()[name]
+        moved = rng.normal(0, 1, variants) * (np.arange(variants) >= count) * (task.shares[at] > 0)
+        levels, scatter = task.levels[at] + moved * task.scatter[at], task.scatter[at]
+        of_seed, own = rng.normal(0, 1, (boards, 1, seeds)), rng.normal(0, 1, (boards, variants, seeds))
+        luck = math.sqrt(CORRELATION) * of_seed + math.sqrt(1 - CORRELATION) * own
+        found = np.clip(levels[:, None] + scatter[:, None] * luck, 0, 1)
+        failing = np.where(task.shares[at] > 0, 1 - task.shares[at], 0.0)
+        failed = rng.random(found.shape) < failing[:, None]
+        if failed.any():
+            low = rng.choice(task.failed, found.shape) + rng.normal(0, 0.005, found.shape)
+            found = np.where(failed, np.clip(low, 0, 1), found)
+        scores.append(found)
+        # of scores that end at 0 and 1
+        exact = np.clip(levels[:, None] + scatter[:, None] * ndtri((np.arange(4000) + 0.5) / 4000), 0, 1).mean(axis=1)
+        truth.append((exact, task.shares[at], np.full(variants, task.failed.mean() if len(task.failed) else 0.0)))
+    levels, shares, failed = (np.array(each) for each in zip(*truth, strict=True))
+    tasks = [models()[name] for name in names]
+    return Boards(tasks=tasks, scores=np.array(scores), levels=levels, shares=shares, failed=failed)
+
+
+def low_end(scores: np.ndarray, examples: int, level: float) -> np.ndarray:
+    """The lower end of Wilson's interval, as `stats.intervals.wilson` has it for one score."""
+    z = -ndtri((1 - level) / 2)
+    half = z * np.sqrt(scores * (1 - scores) / examples + z * z / (4 * examples**2))
+    return (scores + z * z / (2 * examples) - half) / (1 + z * z / examples)
+
+
+def learned(scores: np.ndarray, task: TaskModel, halfway: float) -> np.ndarray:
+    """As `score.learning.learned_seeds`, for many variants at once: (…, variants, seeds)."""
+    best = scores.max(axis=-1, keepdims=True)
+    shown = low_end(best, task.examples, 1 - ALPHA / scores.shape[-1]) > task.trivial
+    bar = task.constant + halfway * (best - task.constant)
+    return shown & (scores > task.trivial) & (scores >= bar)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Of pairs (boards, pairs): the difference and its half-width, in the ranks and in the column beside the reference.
+
+    `truth`: of the difference. `order`: 1 where the ranks put the first before the second, -1 where after it.
+    `false_order`, `false_verdict`: where that rests on a part that is the other way round, or the winner is better in
+    neither part. `against_all`: where the true means over all seeds deny the order.
+    """
+
+    differences: np.ndarray
+    half: np.ndarray
+    half_shown: np.ndarray
+    truth: np.ndarray
+    order: np.ndarray
+    false_order: np.ndarray
+    false_verdict: np.ndarray
+    against_all: np.ndarray
+
+
+def before(boards: Boards, one: np.ndarray, other: np.ndarray) -> Found:
+    """The rule without parts: means over all seeds, one quantile a task, everything corrected for all pairs."""
+    half, differences = one_example(boards, ALPHA / 2 / len(one)) ** 2, 0.0
+    count, seeds = len(boards.tasks), boards.scores.shape[-1]
+    tail = ALPHA / 2 / len(one)
+    for task, scores in zip(boards.tasks, boards.scores, strict=True):
+        above = low_end(scores, task.examples, 1 - ALPHA) > task.constant
+        mixed = above.any(axis=-1) & ~above.all(axis=-1)
+        found = moderated_variances(scores, above.all(axis=-1))
+        # a variant that learned in part kept its own
+        variances = np.where(mixed, scores.var(axis=-1, ddof=1), found.variances)
+        freedom = np.where(mixed, seeds - 1.0, found.freedom)
+        errors, of_pair = noise_of_difference(
+            variances[:, one], variances[:, other], freedom[:, one], freedom[:, other], found.pooled_freedom[:, None],
+            seeds,
+        )  # fmt: skip
+        half = half + (errors / count * stdtrit(of_pair, tail)) ** 2
+        means = scores.mean(axis=-1)
+        differences = differences + (means[:, one] - means[:, other]) / count
+    half = np.sqrt(half)
+    over_all = boards.over_all
+    truth = np.broadcast_to(over_all[one] - over_all[other], differences.shape)
+    order = np.where(np.abs(differences) > half, np.sign(differences), 0)
+    false = (order != 0) & (order != np.sign(truth))
+    return Found(
+        differences=differences, half=half, half_shown=half, truth=truth, order=order, false_order=false,
+        false_verdict=false, against_all=false,
+    )  # fmt: skip
+
+
+def now(boards: Boards, one: np.ndarray, other: np.ndarray, halfway: float = learning.HALFWAY) -> Found:
+    """The two parts, as `Contrast.direction` has them for one pair."""
+    count, seeds = len(boards.tasks), boards.scores.shape[-1]
+    shape = boards.scores.shape[1], len(one)
+    differences, of_all, squares, inverse = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    usable, failures = np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    truth, trained = np.zeros(shape), np.zeros(boards.scores.shape[1:3], dtype=int)
+    for at, (task, scores) in enumerate(zip(boards.tasks, boards.scores, strict=True)):
+        is_learned = learned(scores, task, halfway)
+        number = is_learned.sum(axis=-1)
+        trained += number
+        in_part = (number > 0) & (number < seeds)
+        ranked = ~in_part | (number >= 3)
+        compared = is_learned | (number == 0)[..., None]
+        both = compared[:, one] & compared[:, other]
+        many = both.sum(axis=-1)
+        usable &= (many >= 3) & ranked[:, one] & ranked[:, other]
+        any_failed = in_part[:, one] | in_part[:, other]
+        failures |= any_failed
+        means, variances = [], []
+        for side in (one, other):
+            means.append((scores[:, side] * both).sum(axis=-1) / np.maximum(many, 1))
+            deviations = (scores[:, side] - means[-1][..., None]) ** 2 * both
+            variances.append(np.maximum(deviations.sum(axis=-1) / np.maximum(many - 1, 1), 1e-12))
+        own = np.maximum(many - 1.0, 1.0)
+        errors, freedom = noise_of_difference(*variances, own, own, np.array(np.inf), np.maximum(many, 1))
+        above = low_end(scores, task.examples, 1 - ALPHA) > task.constant
+        found = moderated_variances(scores, (2 * above.sum(axis=-1) > seeds) & ~in_part)
+        pooled, of_pool = noise_of_difference(
+            found.variances[:, one], found.variances[:, other], found.freedom[:, one], found.freedom[:, other],
+            found.pooled_freedom[:, None], seeds,
+        )  # fmt: skip
+        variance = np.where(any_failed, errors, pooled) ** 2 / count**2
+        squares += variance
+        inverse += variance**2 / np.where(any_failed, freedom, of_pool)
+        differences += (means[0] - means[1]) / count
+        over_all = scores.mean(axis=-1)
+        of_all += (over_all[:, one] - over_all[:, other]) / count
+        # where none of its seeds learned, the level of a variant is said to be of those that failed
+        level = np.where((number == 0) & (boards.shares[at] > 0), boards.failed[at], boards.levels[at])
+        truth += (level[:, one] - level[:, other]) / count
+    tests = np.where(failures, 2, 1)
+    p_values = fisher(seeds * count)[trained[:, one], trained[:, other]]
+    mean_truth = np.sign((boards.levels[:, one] - boards.levels[:, other]).mean(axis=0))
+    share_truth = np.sign((boards.shares[:, one] - boards.shares[:, other]).mean(axis=0))
+    halves, orders, falses = [], [], []
+    for pairs in (len(one), boards.scores.shape[2] - 1):
+        tail = ALPHA / 2 / pairs / tests
+        half = np.hypot(np.sqrt(squares) * stdtrit(squares**2 / inverse, tail), one_example(boards, tail))
+        by_mean = np.where(usable & (np.abs(differences) > half), np.sign(differences), 0)
+        by_share = np.where(
+            usable & (p_values < ALPHA / pairs / tests), np.sign(trained[:, one] - trained[:, other]), 0
+        )
+        direction = np.sign(of_all)
+        order = np.where((by_mean * direction >= 0) & (by_share * direction >= 0), np.sign(by_mean + by_share), 0)
+        wrong = (by_mean * np.sign(truth) < 0) | (by_share * share_truth < 0)
+        better_in_neither = (order * mean_truth <= 0) & (order * share_truth <= 0)
+        halves.append(np.where(usable, half, np.inf))
+        orders.append(order)
+        falses.append((order != 0) & (wrong | better_in_neither))
+    shown = one == 0
+    return Found(
+        differences=differences, half=halves[0], half_shown=np.where(shown, halves[1], np.inf), truth=truth,
+        order=orders[0], false_order=falses[0], false_verdict=falses[1] & shown,
+        against_all=(orders[0] != 0) & (orders[0] != np.sign(boards.over_all[one] - boards.over_all[other])),
+    )  # fmt: skip
+
+
+def one_example(boards: Boards, tail: np.ndarray | float) -> np.ndarray:
+    """The half-width of the error of one test example a task, which no two variants are closer than."""
+    found: np.ndarray = -ndtri(tail) * math.hypot(*(1 / task.examples for task in boards.tasks)) / len(boards.tasks)
+    return found
+
+
+@lru_cache
+def fisher(trained: int) -> np.ndarray:
+    """p-values by how many of so many trainings of each learned."""
+    numbers = range(trained + 1)
+    return np.array([[Share(a, trained).p_value(Share(b, trained)) for b in numbers] for a in numbers])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """In % of boards: `orders`, with a false order in the ranks or a false verdict; `intervals`, with an interval off
+    the truth, among all pairs or among those with the reference, whichever is more; `against_all`, with an order that
+    the means over all seeds deny. `far`: of pairs whose means differ by over 15 points, those that are ranked apart."""
+
+    orders: float
+    intervals: float
+    against_all: float
+    far: float
+
+
+def rates(boards: Boards, found: Found) -> Rates:
+    one, other = pairs_of(boards)
+    errors = np.abs(found.differences - found.truth) - 1e-9
+    means = boards.levels.mean(axis=0)
+    far = np.abs(means[one] - means[other]) > 0.15
+    return Rates(
+        orders=percent((found.false_order | found.false_verdict).any(axis=1)),
+        intervals=max(percent((errors > half).any(axis=1)) for half in (found.half, found.half_shown)),
+        against_all=percent(found.against_all.any(axis=1)),
+        far=percent(found.order[:, far] != 0),
+    )
+
+
+def percent(flags: np.ndarray) -> float:
+    return round(100 * float(flags.mean()), 1)
+
+
+def pairs_of(boards: Boards) -> tuple[np.ndarray, np.ndarray]:
+    one, other = np.array(list(combinations(range(boards.scores.shape[2]), 2))).T
+    return one, other
+
+
+KINDS: dict[str, Sequence[Sequence[str]]] = {
+    "task": (("recall",), ("selective-copy",)),
+    "failing": (("noisy-recall",), ("max",)),
+    "suite": (TASKS,),
+}
+"""Boards of one task on which no training failed, or some did, and of the suite."""
+
+NAMES = {"task": "one task, no failures", "failing": "one task, failures", "suite": "suite of four tasks"}
+
+
+def simulated(kind: str, variants: int, seeds: int, boards: int, rule: str) -> Rates:
+    """The worst of the tasks of that kind."""
+    found = []
+    for names in KINDS[kind]:
+        made = drawn(names, variants, seeds, boards, np.random.default_rng([seeds, variants]))
+        found.append(rates(made, (now if rule == "now" else before)(made, *pairs_of(made))))
+    worst = {name: max(getattr(one, name) for one in found) for name in ("orders", "intervals", "against_all")}
+    return Rates(**worst, far=min(one.far for one in found))
+
+
+def both_rules(boards: int) -> list[str]:
+    lines = [
+        "| board of 11 variants | seeds | false order before | now | interval off before | now | found before | now |"
+        " against all seeds |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for kind in KINDS:
+        for seeds in (3, 6, 10):
+            old, new = (simulated(kind, 11, seeds, boards, rule) for rule in ("before", "now"))
+            values = old.orders, new.orders, old.intervals, new.intervals, old.far, new.far, new.against_all
+            lines.append(f"| {NAMES[kind]} | {seeds} | {' | '.join(f'{value:.1f}' for value in values)} |")
+    return lines
+
+
+def bars(boards: int) -> list[str]:
+    lines = ["| bar at | seeds | false order | interval off | found |", "|--:|--:|--:|--:|--:|"]
+    for halfway in (0.25, 0.5, 0.75, 0.9):
+        for seeds in (6, 10):
+            made = drawn(TASKS, 11, seeds, boards, np.random.default_rng(1))
+            found = rates(made, now(made, *pairs_of(made), halfway))
+            lines.append(f"| {halfway} | {seeds} | {found.orders:.1f} | {found.intervals:.1f} | {found.far:.1f} |")
+    return lines
+
+
+def summary(boards: int) -> list[str]:
+    lines = [
+        "| board | seeds | 6 variants: false order | interval off | 11: false order | interval off | 33: false order |"
+        " interval off |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for kind in KINDS:
+        for seeds in (3, 6, 10):
+            found = [simulated(kind, many, seeds, boards if many < 33 else boards // 4, "now") for many in (6, 11, 33)]
+            cells = [f"{value:.1f}" for one in found for value in (one.orders, one.intervals)]
+            lines.append(f"| {NAMES[kind]} | {seeds} | {' | '.join(cells)} |")
+    return lines
