@@ -19,7 +19,7 @@ from .case import BASE_LENGTH, WIDEST_BATCH, Answer, Answers, Case, Measured, No
 from .variant import VariantSource, with_heads
 
 LONG_LENGTH = 384
-SHORT_HEADS = 8
+SHORT_HEADS = 5
 """At few positions: more than four, since a kernel may take heads by fours."""
 SHORT_GROUPS = 2
 """Heads that share a key: with one group alone no order of the groups is wrong."""
