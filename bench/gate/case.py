@@ -243,14 +243,14 @@ class Case:
 
     def widened(self, dtype: str) -> Widened | nullcontext[None]:
         """What passes in `dtype` run in: in float64 all of it is that."""
-        return Widened() if dtype == "float64" and self.first.casts_down else nullcontext()  # type: ignore[no-untyped-call]
+        return Widened() if dtype == "float64" and self.first.casts_down else nullcontext()
 
     @cached_property
     def casts_down(self) -> bool:
         """Whether code that is given float64 casts it down; a mode that asks each operation is slow where none does."""
         shape = replace(self.shape, dtype="float64", dropout=0.0)
         few = Inputs(*(x.double() for x in self.inputs(min(self.length, FEW), batch=1)))
-        found = Widened()  # type: ignore[no-untyped-call]
+        found = Widened()
         states = None if few.hidden is None else few.hidden[:, 0]
         with suppress(Exception), found, torch.no_grad():
             build(self.factory, shape, self.seed)(few.query, few.key, few.value, self.mask(), states)
