@@ -75,7 +75,9 @@ def gap(found: Tensor, expected: Tensor) -> float:
 class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps float64 where code casts it down to a fixed precision, such as for a softmax that is float32 always."""
 
-    casts = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.casts = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -241,19 +243,18 @@ class Case:
 
     def widened(self, dtype: str) -> Widened | nullcontext[None]:
         """What passes in `dtype` run in: in float64 all of it is that."""
-        return Widened() if dtype == "float64" and self.first.casts_down else nullcontext()  # type: ignore[no-untyped-call]
+        return Widened() if dtype == "float64" and self.first.casts_down else nullcontext()
 
     @cached_property
     def casts_down(self) -> bool:
         """Whether code that is given float64 casts it down; a mode that asks each operation is slow where none does."""
         shape = replace(self.shape, dtype="float64", dropout=0.0)
-        with suppress(Exception), Widened() as found, torch.no_grad():  # type: ignore[no-untyped-call]
-            few = self.inputs(min(self.length, FEW), batch=1)
-            double = [x.double() for x in few]
-            states = double[3][:, 0] if few.hidden is not None else None
-            build(self.factory, shape, self.seed)(double[0], double[1], double[2], self.mask(), states)
-            return bool(found.casts > 0)
-        return False
+        few = Inputs(*(x.double() for x in self.inputs(min(self.length, FEW), batch=1)))
+        found = Widened()
+        states = None if few.hidden is None else few.hidden[:, 0]
+        with suppress(Exception), found, torch.no_grad():
+            build(self.factory, shape, self.seed)(few.query, few.key, few.value, self.mask(), states)
+        return bool(found.casts > 0)
 
     def run(self, inputs: Inputs, valid: Tensor | None = None, **more: Any) -> Tensor:
         """The output, without gradients; `more` are other parts of the mask."""

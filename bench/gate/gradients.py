@@ -21,6 +21,7 @@ from .twins import EAGER
 from .variant import build
 
 SMALL_LENGTH = 13
+SMALL_HEADS = 8
 STEPS = (1e-5, 1e-6, 1e-4, 1e-7)
 ALLOWED = 1e-5
 LONG_STEPS = (1e-6, 1e-7, 1e-8)
@@ -175,8 +176,12 @@ def small(case: Case, kind: Kind, dropout: float = 0.0) -> Case | None:
     None where it refuses both.
     """
     shape = replace(case.shape, dtype="float64", dropout=dropout)
-    for max_length in sorted({min(shape.max_length, 2 * SMALL_LENGTH), shape.max_length}):
-        sized = replace(shape, max_length=max_length)
+    lengths = sorted({min(shape.max_length, 2 * SMALL_LENGTH), shape.max_length})
+    # more heads than a kernel may take at once
+    heads = (SMALL_HEADS, shape.heads) if shape.kv_heads == shape.heads < SMALL_HEADS else (shape.heads,)
+    for number, max_length in [(number, length) for number in heads for length in lengths]:
+        groups = number if number != shape.heads else shape.kv_heads
+        sized = replace(shape, heads=number, kv_heads=groups, max_length=max_length)
         try:
             module = build(case.factory, sized, case.seed)
         except Unsupported:

@@ -19,7 +19,7 @@ from .case import BASE_LENGTH, WIDEST_BATCH, Answer, Answers, Case, Measured, No
 from .variant import VariantSource, with_heads
 
 LONG_LENGTH = 384
-SHORT_HEADS = 8
+SHORT_HEADS = 5
 """At few positions: more than four, since a kernel may take heads by fours."""
 SHORT_GROUPS = 2
 """Heads that share a key: with one group alone no order of the groups is wrong."""
@@ -171,8 +171,8 @@ PROPERTIES: tuple[Property, ...] = (
     Property("gradient in precision", gradients.gradient_in_precision, "narrow", own="always"),
     Property("twin", twins.equals_twin, own="always"),
     Property("implementations", twins.implementations_agree, own="always"),
-    Property("bfloat16", numerics.bfloat16, "measured", own="check"),
-    Property("float16", numerics.float16, "measured", own="check"),
+    Property("bfloat16", numerics.bfloat16, "measured", own="always"),
+    Property("float16", numerics.float16, "measured", own="always"),
     Property("weights within mask", maps.weights_within_mask),
     Property("weights by rows", maps.weights_by_rows),
     Property("weights make output", maps.weights_make_output, own="always"),

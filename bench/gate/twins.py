@@ -81,7 +81,15 @@ def grouped_heads(case: Case) -> Answers:
         shared = next(number for number in range(heads // 2, 0, -1) if heads % number == 0)
     yield from _grouped(case, heads, shared)
     # the heads of the shape may be prime or all share one key, where no order is wrong
-    more = Case(case.factory, replace(case.shape, heads=GROUPED[0], kv_heads=GROUPED[0]), seed=case.seed)
+    many = replace(case.shape, heads=GROUPED[0], kv_heads=GROUPED[0])
+    if case.shape.hidden_width == case.shape.width:
+        # a layer splits its states into heads
+        many = replace(many, hidden_width=many.width)
+    try:
+        more = Case(case.factory, many, seed=case.seed)
+    except Unsupported as refusal:
+        yield NotApplicable(str(refusal))
+        return
     yield from _grouped(more, *GROUPED)
 
 
@@ -212,7 +220,8 @@ def _reference(case: Case, inputs: Inputs, valid: Tensor | None) -> tuple[Case, 
         rounded = case.other(case.like(impl=EAGER)).passes(inputs, valid)
         errors = [max(error, gap(a, b)) for error, a, b in zip(errors, rounded, expected, strict=True)]
     # An error of softmax that happens to be zero must not forbid a last bit to others.
-    floor = (16 if case.dtype.itemsize > 2 else 2) * torch.finfo(case.dtype).eps
+    # 24: of 48 sound trials of scalable-softmax, whose scores are several times as large, one went beyond 16.
+    floor = (24 if case.dtype.itemsize > 2 else 2) * torch.finfo(case.dtype).eps
     return twin, expected, [FACTOR * error + floor for error in errors]
 
 

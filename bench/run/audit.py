@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..audit.adapter import Foreign, as_variant, takes_shape
 from ..audit.report import AuditReport
-from ..audit.target import load_target
 from ..core.errors import SelectionError
 from ..core.registry import Registry
 from ..core.spec import Spec
-from ..gate.report import CheckReport, check_variant
 from ..process.ask import Reporter, Request, ask, asking
+
+if TYPE_CHECKING:
+    from ..gate.report import CheckReport
 
 AUDIT_PATIENCE = 10.0
 """How often the time of an answer an audit may take: some layers loop over positions."""
@@ -48,6 +48,7 @@ class AuditTarget(Request[AuditReport]):
 
     def answer(self, reporter: Reporter) -> AuditReport:
         from ..audit.suite import audit_module
+        from ..audit.target import load_target
 
         target = load_target(self.target)
         return audit_module(
@@ -89,6 +90,9 @@ def audit(
 
 def examined_here(found: Any, arguments: dict[str, Any], device: str, dtype: str) -> CheckReport:
     """What the gate says of a live object: a class of the contract, or anybody's module or function."""
+    from ..audit.adapter import Foreign, as_variant, takes_shape
+    from ..gate.report import check_variant
+
     name = getattr(found, "__name__", type(found).__name__)
     source = found if takes_shape(found) else as_variant(found, name)
     more: dict[str, Any] = {"device": device, "dtype": dtype}

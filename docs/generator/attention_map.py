@@ -38,8 +38,10 @@ def attention_map(name: str, causal: bool) -> bytes | None:
         return None
     drawn = draw_heads("local", 1, HEADS, LENGTH, HEAD_DIM, seed=0)
     query, key = (torch.from_numpy(array) for array in (drawn.query, drawn.key))
+    # neighbours of the hidden state are alike too: the same drawing, its heads side by side
+    hidden = query.transpose(1, 2).flatten(2)
     with torch.no_grad():
-        weights = variant.eval().weights(query, key, Mask(causal=causal))
+        weights = variant.eval().weights_with(query, key, Mask(causal=causal), None, hidden)
     return None if weights is None else png(weights[0, 0].double().abs().numpy())
 
 

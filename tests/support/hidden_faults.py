@@ -476,6 +476,7 @@ HIDDEN: list[tuple[type[Variant], AttentionShape, str]] = [
 
 ALSO: dict[type[Variant], set[str]] = {
     LeaksBeyond400Keys: {"rows sum"},
+    WrongAtMultiplesOf256: {"padding length"},
     KeepsLargestBatch: {"deterministic"},
     KeepsFirstMask: {"padding content"},
     IgnoresPaddingInTraining: {"padding content"},

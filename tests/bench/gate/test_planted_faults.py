@@ -64,7 +64,9 @@ def measured(shape: AttentionShape, name: str) -> AttentionShape:
 def test_the_quick_gate_stops_at_the_fault_on_a_long_shape(variant: type[Variant], shape: AttentionShape) -> None:
     finding = quick_gate(variant, shape)
     assert finding is not None
-    assert finding.property in red(variant, replace(shape, max_length=96, dtype="float32"))
+    # what is rounded to half precision shows where rows are long
+    length = 96 if shape.dtype == "float32" else 512
+    assert finding.property in red(variant, replace(shape, max_length=length, dtype="float32"))
 
 
 def test_the_detail_says_where_decoding_first_differs() -> None:

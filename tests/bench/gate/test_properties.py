@@ -158,10 +158,10 @@ def test_a_kink_on_the_way_is_no_wrong_gradient() -> None:
 
         def __init__(self, shape: AttentionShape):
             super().__init__(shape)
-            self.gate = torch.nn.Parameter(torch.zeros(shape.head_dim))
+            self.gate = torch.nn.Parameter(torch.ones(shape.head_dim))
 
         def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-            return super().forward(query, key, value, mask) * (1 + F.relu(self.gate)).to(value.dtype)
+            return super().forward(query, key, value, mask) * (1 + F.relu(self.gate - 1)).to(value.dtype)
 
     assert reds(examine(Hinged, SHAPE)) == []
 
