@@ -40,7 +40,7 @@ from ..problems.translation import (
 from ..splits import bytes_of
 from .alignments import aligned_pairs, alignment_files
 from .build import CorpusSlice, texts
-from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018, Corpus, invalid_sets
+from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, MULTI30K_EN_DE, RO_EN_2016, ZH_EN_2018, Corpus, invalid_sets
 from .documents import MAX_TOKENS
 from .folder import OwnFolderSource
 from .sources import sources
@@ -181,6 +181,21 @@ class EnglishGerman(TranslationTask):
     name = "wmt14-en-de"
     corpus = EN_DE_2014
     paper: ClassVar[str] = "Bojar et al. 2014, Findings of WMT; Vaswani et al. 2017, section 6.1"
+
+
+class Multi30k(TranslationTask):
+    """English captions of pictures to German, tested on the 1,000 pairs of 2016; 29,000 pairs train."""
+
+    name = "multi30k-en-de"
+    corpus = MULTI30K_EN_DE
+    paper: ClassVar[str] = "Elliott et al. 2016, Multi30K: Multilingual English-German Image Descriptions"
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        # the captions are seen some thirty times, so dropout pays here
+        "quick": TranslationRecipe(
+            dropout=0.2, attention_dropout=0.1, tokens=2_048, steps=4_000, warmup=400, schedule="linear",
+            evaluate_every=500,
+        ),
+    }  # fmt: skip
 
 
 class EnglishFrench(TranslationTask):
