@@ -315,15 +315,16 @@ def test_weights_that_are_not_normalised_may_be_above_one(folder: Path) -> None:
 
 
 def under_a_grid(
-    bench: Callable[..., object], root: Path, used: float, validation: dict[float, float], test: float = 0.6
-) -> list[str]:
+    bench: Callable[..., object], root: Path, used: float, validation: dict[float, float], test: float = 0.6,
+    **preset: object,
+) -> list[str]:  # fmt: skip
     """The findings on a training at rate `used`, beside a trial of each rate with that validation accuracy."""
     original = trained(bench, Store(root / "other"), "softmax", 12)
     kept = {name: Store(root).put_artifact(Store(root / "other").artifact(file), file[24:])
             for name, file in original.artifacts.items()}  # fmt: skip
     others = [m for m in original.measurements if m.where.get("split") != "validation"]
     rates = Measurement.of("learning_rate", used)
-    setting = original.setting | {"learning_rates": list(validation), "tuning_seeds": 1}
+    setting = original.setting | {"learning_rates": list(validation), "tuning_seeds": 1} | preset
     measured = (*original.measurements, rates)
     Store(root).append(replace(original, setting=setting, measurements=measured, artifacts=kept))
     for rate, accuracy in validation.items():
@@ -354,6 +355,26 @@ def test_a_learning_rate_is_compared_with_what_the_trials_choose(
     bench: Callable[..., object], tmp_path: Path, used: float, validation: dict[float, float], said: list[str]
 ) -> None:
     found = under_a_grid(bench, tmp_path, used, validation)
+    assert len(found) == len(said)
+    assert all(text in issue for text, issue in zip(said, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("used", "validation", "said"),
+    [
+        (0.012, {1e-3: 0.6, 4e-3: 0.7, 0.012: 0.9, 0.036: 0.5}, []),
+        (4e-3, {1e-3: 0.6, 4e-3: 0.7, 0.012: 0.9, 0.036: 0.5}, ["0.004, but validation of the trials chooses 0.012"]),
+        # the trials end at the best rate, so that one is missing
+        (4e-3, {1e-3: 0.6, 4e-3: 0.7}, []),
+        # at most twice beyond
+        (0.036, {1e-3: 0.6, 4e-3: 0.7, 0.012: 0.8, 0.036: 0.9}, []),
+        (0.108, {1e-3: 0.6, 4e-3: 0.7}, ["to be one of 0.000111, 0.000333, 0.001, 0.004, 0.012, 0.036, as"]),
+    ],
+)
+def test_a_learning_rate_beyond_the_grid_is_one_that_the_search_reaches(
+    bench: Callable[..., object], tmp_path: Path, used: float, validation: dict[float, float], said: list[str]
+) -> None:
+    found = under_a_grid(bench, tmp_path, used, validation, learning_rates=[1e-3, 4e-3], rate_extensions=2)
     assert len(found) == len(said)
     assert all(text in issue for text, issue in zip(said, found, strict=True))
 
