@@ -17,6 +17,7 @@ from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.store import validate as validate_module
+from attnbench.bench.store.agreement import Copies
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.validate import validate_records
 
@@ -450,3 +451,32 @@ def test_models_that_always_give_one_answer_are_not_copies(
         in_settings(store, bench, np.array([1.0] * 3 + [0.0] * 17), [0.3, 0.0], seed)
         edit(tmp_path, seed, lambda v: v.update(metric=stated))
     assert bool([text for text in warnings_of(tmp_path) if "predictions are the very file" in text]) == warned
+
+
+def test_labels_are_gathered_from_all_right_predictions() -> None:
+    copies = Copies()
+
+    def said(place: str, predicted: list[int], correct: list[bool]) -> list[str]:
+        return list(copies._labels(place, ("recall",), np.array(predicted), np.array(correct)))
+
+    # each of the first two knows a label that the other does not
+    assert said("a", [1, 9], [True, False]) == [] == said("b", [9, 2], [False, True])
+    assert said("c", [1, 2], [True, True]) == []
+    (found,) = said("d", [1, 3], [True, True])
+    assert "not those of a, of the same data, on 1 examples" in found
+
+
+def test_the_only_line_of_a_file_counts_as_missing_from_the_log(bench: Callable[..., object], tmp_path: Path) -> None:
+    trained(bench, Store(tmp_path), "softmax", 12)
+    store = Store(tmp_path)
+    store.log_arrival()
+    (file,) = (tmp_path / "records").glob("*.jsonl")
+    (tmp_path / "records" / "other.jsonl").write_text(file.read_text().partition("\n")[0] + "\n")
+    assert any("1 files have lines that are in no arrival" in str(each) for each in validate_records(tmp_path).findings)
+
+
+def test_a_checkpoint_lies_beside_the_records_under_key_and_digest(
+    bench: Callable[..., object], tmp_path: Path
+) -> None:
+    cell = trained(bench, Store(tmp_path), "softmax", 12).cell
+    assert Store(tmp_path).checkpoint(cell, "a-b-c") == tmp_path / "checkpoints" / f"{cell.key}-a-b-c.pt"
