@@ -82,6 +82,9 @@ class Live:
             + (f", {', '.join(machine.accelerators)}" if machine.accelerators else "")
             + f": {len(left)} of {len(plan.steps)} cells to run{estimate}"
         )
+        if self._whole is not None:
+            self._bars.remove_task(self._whole)
+            self._whole = None
         if left:
             self._whole = self._bars.add_task("cells", total=len(left), note="")
 

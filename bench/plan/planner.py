@@ -16,7 +16,7 @@ from ..core.hashing import content_hash
 from ..core.record import Outcome, Provenance, Record, Site
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
-from ..store.learning_rates import RateChoice, choose_rate, first_results
+from ..store.learning_rates import RATE_SETTINGS, RateChoice, first_results, search
 from ..store.store import Store
 from .facts import RecipeFacts, TaskFacts, recipe_facts, resolve, task_facts
 
@@ -67,6 +67,8 @@ class Plan:
 
     `data`: where the data of each task comes from; None for data that is not here yet. `jobs`: how many at once;
     `timings_alone`: whether a timing has the machine to itself, as on a processor.
+    `undecided`: Cells to train whose learning rate may be searched beyond the trials of this plan; a plan that is made
+    once its jobs have ended has the next ones.
     """
 
     steps: tuple[Step, ...]
@@ -75,6 +77,7 @@ class Plan:
     data: Mapping[Spec, Provenance | None] = field(default_factory=dict)
     jobs: int = 1
     timings_alone: bool = True
+    undecided: tuple[Cell, ...] = ()
 
     @property
     def left(self) -> tuple[Step, ...]:
@@ -155,6 +158,7 @@ def plan(
         notices.append(NO_ATTENTION_ADDED)
     history = _History(list(store.records()), site, cell_seconds)
     restored: dict[tuple[object, ...], str] = {}
+    undecided: dict[Cell, None] = {}
 
     def step(task: TaskFacts, recipe: RecipeFacts, variant: Spec, seed: int, lane: Lane) -> Step:
         cell = Cell(
@@ -173,10 +177,12 @@ def plan(
 
         A failed trial is run again only where no trial gave a rate: a choice that was made stays.
         """
-        choice = stored_choice(training.cell, recipe, history.counted, digest_of)
+        tried, choice = search_of(training.cell, recipe, history.counted, digest_of)
         again = retry and choice is not None and choice.rate is None
+        if choice is None and recipe.extensions and training.state == "todo":
+            undecided[training.cell] = None
         found = []
-        for cell in (cell for cells in tuning_cells(training.cell, recipe).values() for cell in cells):
+        for cell in (cell for rate in tried for cell in tuning_cells(training.cell, recipe)[rate]):
             record = history.counted.get((cell.key, digest_of(cell)))
             if record is None and training.state == "done":
                 continue
@@ -212,7 +218,7 @@ def plan(
     blocks += choosing.values()
     for one, _ in trainings:
         steps.append(one)
-        if one.state == "todo":
+        if one.state == "todo" and one.cell not in undecided:
             after = (choosing[trial.cell].id for trial in tuning.get(one.cell, ()) if trial.cell in choosing)
             blocks.append(job("train", (one.cell,), tuple(after)))
     for task, recipe in questions:
@@ -227,11 +233,11 @@ def plan(
         steps += timed
     once = "one cell of each task is measured again, so that boards show the present code"
     notices += [f"{name}: other code of it was measured here last; {once}" for name in dict.fromkeys(restored.values())]
-    return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices))
+    return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices), undecided=tuple(undecided))
 
 
 def tuning_cells(cell: Cell, recipe: RecipeFacts) -> dict[float, tuple[Cell, ...]]:
-    """The cells of the lane `tune` that choose the learning rate of a cell to train, by rate; empty without a grid.
+    """The cells of the lane `tune` that may choose the learning rate of a cell to train, by rate; empty without a grid.
 
     They are the same for all seeds. Their checkpoints are chosen on validation data, whatever the cell's own are.
     """
@@ -240,22 +246,23 @@ def tuning_cells(cell: Cell, recipe: RecipeFacts) -> dict[float, tuple[Cell, ...
             Cell(variant=cell.variant, task=cell.task, preset=preset, seed=FIRST_TUNING_SEED + at, lane="tune")
             for at in range(recipe.tuning_seeds)
         )
-        for rate, preset in recipe.grid
+        for rate, preset in recipe.rates
     }
 
 
-def stored_choice(cell: Cell, recipe: RecipeFacts, counted: Counted, digest_of: DigestOf) -> RateChoice | None:
-    """The choice of a cell to train, by the present code and data; None where tuning cells are still to be run.
+def search_of(
+    cell: Cell, recipe: RecipeFacts, counted: Counted, digest_of: DigestOf
+) -> tuple[tuple[float, ...], RateChoice | None]:
+    """The rates that a cell to train tries and its choice, by the present code and data.
 
-    Records of any machine count, so that every machine that sees them chooses the same.
+    The choice is None where tuning cells are still to be run. Records of any machine count, so that every machine that
+    sees them chooses the same.
     """
-    found = {
-        rate: [record for one in cells if (record := counted.get((one.key, digest_of(one))))]
-        for rate, cells in tuning_cells(cell, recipe).items()
-    }
-    if any(len(records) < recipe.tuning_seeds for records in found.values()):
-        return None
-    return choose_rate(found)
+    cells = tuning_cells(cell, recipe)
+    return search(
+        recipe.grid, recipe.extensions, recipe.tuning_seeds,
+        lambda rate: [record for one in cells[rate] if (record := counted.get((one.key, digest_of(one))))],
+    )  # fmt: skip
 
 
 class _History:
@@ -317,6 +324,5 @@ def _question_of(cell: Cell) -> tuple[str, ...]:
     """Cells of one question take about the same time: training does at every learning rate."""
     if cell.lane not in ("train", "tune"):
         return cell.lane, str(cell.task), str(cell.preset)
-    rates = ("learning_rate", "learning_rates", "tuning_seeds")
-    rest = tuple(parameter for parameter in cell.preset.parameters if parameter[0] not in rates)
+    rest = tuple(parameter for parameter in cell.preset.parameters if parameter[0] not in RATE_SETTINGS)
     return "train", str(cell.task), str(Spec(cell.preset.name, rest))

@@ -17,13 +17,13 @@ from ..core.record import Begun, Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..plan.executor_settings import ExecutorSettings, LocalOptions
-from ..plan.facts import RecipeFacts, TaskFacts, recipe_facts, resolve, task_facts
+from ..plan.facts import TaskFacts, recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell
-from ..plan.planner import NO_ATTENTION_ADDED, Plan, PlannedJob, plan, stored_choice
+from ..plan.planner import NO_ATTENTION_ADDED, Plan, PlannedJob, plan, search_of
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
 from ..process.ask import Reporter, ask, end_children
-from ..store.learning_rates import RateChoice, first_results
+from ..store.learning_rates import first_results
 from ..store.records import Records
 from ..store.store import Store
 from .events import CellFinished, Event, OnEvent, RunListener
@@ -184,6 +184,7 @@ class Runner:
             data=dict(self.data),
             jobs=self.resources.jobs or 1,
             timings_alone=self.resources.device.type == "cpu",
+            undecided=made.undecided if "train" in lanes else (),
         )
 
     def run_all(self, listener: RunListener) -> Records:
@@ -204,6 +205,15 @@ class Runner:
                 f"{len(made.blocks)} jobs go to {site.executor}; this machine only submits and collects them"
             )
         measured = self.run(made, listener.on_event)
+        ran = {block.id for block in made.blocks}
+        # the Records of trials say which rates are tried next; a trial that was lost is left to a later command
+        while made.undecided:
+            made = self.plan()
+            if ran.issuperset(block.id for block in made.blocks):
+                break
+            listener.begin(made, str(self.preset), self.resources.machine)
+            measured |= self.run(made, listener.on_event)
+            ran.update(block.id for block in made.blocks)
         # another command may have measured a part of it meanwhile
         found = [measured.get(step.cell.key) or step.record or self.record_of(step.cell) for step in made.steps]
         return Records(
@@ -329,7 +339,10 @@ class Runner:
             left[cell] = None
             recipe = recipe_facts(cell.task, cell.preset) if cell.lane == "train" else None
             if recipe is not None and recipe.grid:
-                choice = self._choice(cell, recipe)
+                counted = first_results(record for record in self.store.records() if record.cell.lane == "tune")
+                _, choice = search_of(cell, recipe, counted, self._digest)
+                if choice is None:
+                    raise StoreError(f"not every learning rate of `{cell}` has a Record; run the same command again")
                 left[cell] = choice.rate
                 if choice.outcome is not Outcome.OK:
                     del left[cell]
@@ -337,14 +350,6 @@ class Runner:
         if left and block.lane == "time" and task_facts(block.cells[0].task).only_timed:
             left = dict.fromkeys(self._skip_expected_failures([*left], block, on_event))
         return left
-
-    def _choice(self, cell: Cell, recipe: RecipeFacts) -> RateChoice:
-        """The learning rate of a cell to train whose preset has a grid, from the stored Records."""
-        counted = first_results(record for record in self.store.records() if record.cell.lane == "tune")
-        found = stored_choice(cell, recipe, counted, self._digest)
-        if found is None:
-            raise StoreError(f"not every learning rate of `{cell}` has a Record; run the same command again")
-        return found
 
     def _skip_expected_failures(self, cells: list[Cell], block: PlannedJob, on_event: OnEvent) -> list[Cell]:
         """The cells of a sweep to be tried; the others get Records that name their failure at a shorter length."""
