@@ -81,15 +81,15 @@ def window(subject: Subject, claims: bool) -> Finding:
     """A change of the first token is seen no further than a window reaches, through all layers of a model."""
     length = subject.convention.length
     plain = subject.convention.call(padded=False, causal=True)
+    width, layers = _told(subject.module)
     parameters = parameters_of(subject.module)
     argument = next((each for each in WINDOWS if each in parameters), "")
-    if argument and isinstance(plain, str):
-        width, layers = WIDTH, 1
+    # of a module that has a window, the argument of that name may mean something else
+    if argument and not width and isinstance(plain, str):
+        width = WIDTH
         pair = isinstance(parameters[argument].default, tuple)
         call = with_argument(plain, argument, f"({WIDTH}, 0)" if pair else str(WIDTH))
         subject = replace(subject, convention=replace(subject.convention, plain=call, causal=""))
-    else:
-        width, layers = _told(subject.module)
     if not width or width * layers >= length:
         return Finding(name="window", verdict="n.a.")
     where = torch.zeros(1, length, dtype=torch.bool)

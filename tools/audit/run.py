@@ -110,7 +110,7 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
     yield f"\n## Nothing found\n\nLayers and functions ({len(clean)}): {', '.join(f'`{name}`' for name in clean)}."
     names = [target["name"].removeprefix(MODELS) for target, report in built if report]
     yield f"\nModels of transformers ({len(names)}): {', '.join(names)}."
-    for verdict, words in (("ok", "keep texts of one row apart by"), ("note", "take texts of one row as one for all")):
+    for verdict, words in (("ok", "keep texts of one row apart by"), ("note", "keep no texts of one row apart by")):
         rows = [target["name"].removeprefix(MODELS) for target, report in built if packed(report) == verdict]
         yield f"\nModels that {words} position_ids that begin again ({len(rows)}): {', '.join(rows)}."
     missing = [target["name"].removeprefix(MODELS) for target, report in causal if report.question]

@@ -187,6 +187,14 @@ class IgnoredWindow(Layer):
     sliding_window = 8
 
 
+class WindowThatGrows(Windowed):
+    """The argument that is named like the window asks for another one, and refuses."""
+
+    def forward(self, x, mask=None, cache=None, window_size=None):
+        assert window_size is None
+        return super().forward(x, mask, cache)
+
+
 def windowed_function(q, k, v, is_causal=False, window_size=(-1, -1)):
     """As flash attention takes a window: tokens to the left and to the right."""
     pairs = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
@@ -264,6 +272,7 @@ def test_a_right_layer_with_rotary_positions_passes_everywhere():
         (PositionsAlone(), "packed rows", "note", "position_ids alone do not keep texts apart"),
         (Layer(), "packed rows", "n.a.", "no argument for them"),
         (Windowed(), "window", "note", "of 8 reaches 7 back"),
+        (WindowThatGrows(), "window", "note", "of 8 reaches 7 back"),
         (windowed_function, "window", "note", "of 8 reaches 8 back"),
         (ignoring_function, "window", "fails", "of 8 reaches 63 back: it is ignored"),
         (Layer(), "window", "n.a.", ""),
