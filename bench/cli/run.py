@@ -11,7 +11,7 @@ import typer
 from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
 from ..stats.format import counted
-from .options import RUN, Json, Offline, Seconds, pairs, sharing
+from .options import RUN, Json, Offline, Seconds, selected, sharing
 from .output import say, say_json, warn
 from .tables import print_rows
 
@@ -37,7 +37,7 @@ def run(
     from .leaderboard import show
     from .live import Live
 
-    options["executor_options"] = pairs(options["executor_options"])
+    options = selected(options)
     with Live() as live:
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
     if not found.measured:
@@ -101,7 +101,7 @@ def plan(
     from .. import api
     from .live import Live, duration
 
-    options["executor_options"] = pairs(options["executor_options"])
+    options = selected(options)
     with Live(quiet=json) as live:
         made = api.plan(progress=live, **options)
     if json:
