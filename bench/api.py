@@ -122,14 +122,16 @@ def plan(
 ) -> Plan:
     """The cells that `run` would run with the same arguments, what is done already, and what the rest may cost.
 
-    Nothing is downloaded and nothing is measured. Raises as `run`, but no DataError.
+    Nothing is downloaded, prepared or measured, and a GPU that is asked for need not be here: the time of cells that
+    none like it has run of is estimated from their counted work. Raises as `run`, but no DataError.
 
     >>> [str(step.cell) for step in attnbench.plan("rela", "lra-text").left]                       # doctest: +SKIP
     """
     from .run.events import LoggingListener
 
     with asking():
-        return _runner(variants, tasks, progress or LoggingListener(), executor, **options | {"offline": True}).plan()
+        made = _runner(variants, tasks, progress or LoggingListener(), executor, only_plans=True, **options)
+        return made.plan()
 
 
 def status(results: str | Path = RESULTS) -> RunStatus:
@@ -389,6 +391,7 @@ def _runner(
     data_dir: str | Path | None = None,
     jobs: int | None = None,
     executor_options: Mapping[str, Any] | None = None,
+    only_plans: bool = False,
     **others: Any,
 ) -> Runner:
     from .plan.suite import suite_with, with_longest
@@ -411,6 +414,7 @@ def _runner(
         on_warning=progress.notice,
         on_progress=progress.progress,
         executor=None if isinstance(executor, str) else executor,
+        only_plans=only_plans,
     )
 
 
