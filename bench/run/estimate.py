@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ...tasks.contract import Classification, Task
@@ -27,25 +29,11 @@ COUNTED_LENGTHS = 128, 256, 512
 COUNTED_HEADS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
-    """`flops` of matrix products, `bytes` that operators read and write, and `calls` of operators."""
+Counted = tuple[tuple[float, float, float], ...]
+"""The work of one head and sequence at each of COUNTED_LENGTHS."""
 
-    flops: float = 0.0
-    bytes: float = 0.0
-    calls: float = 0.0
-
-    def plus(self, other: Amount, times: float = 1.0) -> Amount:
-        """The sum with `times` the other."""
-        return Amount(
-            flops=self.flops + times * other.flops,
-            bytes=self.bytes + times * other.bytes,
-            calls=self.calls + times * other.calls,
-        )
-
-
-Counted = tuple[Amount, Amount, Amount]
-"""The work of one head and sequence at COUNTED_LENGTHS."""
+Work = npt.NDArray[np.float64]
+"""FLOPs of matrix products, bytes that operators read and write, and calls of operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +46,10 @@ class Rates:
     bytes: float
     call_seconds: float
 
-    def seconds(self, work: Amount, precision: str = "float32") -> float:
+    def seconds(self, work: Work, precision: str = "float32") -> float:
         """The time of work whose products and copies do not overlap, and which waits for each of its calls."""
         flops = self.bfloat16 if precision == "bfloat16" else self.float32
-        return max(work.flops / flops + work.bytes / self.bytes, 0.0) + work.calls * self.call_seconds
+        return float(work @ [1 / flops, 1 / self.bytes, self.call_seconds])
 
 
 class _Counter(FlopCounter):
@@ -90,13 +78,12 @@ class CountWork(Request[Counted | None]):
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                first, second, third = (self._counted(length) for length in COUNTED_LENGTHS)
+                return tuple(self._counted(length) for length in COUNTED_LENGTHS)
         except (AttnbenchError, RuntimeError, ValueError, TypeError, NotImplementedError):
             # what the gate says of it comes with its Record
             return None
-        return first, second, third
 
-    def _counted(self, length: int) -> Amount:
+    def _counted(self, length: int) -> tuple[float, float, float]:
         shape = replace(self.shape, max_length=length)
         heads = shape.heads
         variant: Variant = VARIANTS.build(self.variant, shape)
@@ -107,26 +94,16 @@ class CountWork(Request[Counted | None]):
         flops = count.flops
         if variant.implementation not in VISIBLE:
             flops = max(flops, dense_flops([shape], 1, "step", variant.density(shape) or 1.0))
-        return Amount(flops=flops / heads, bytes=count.traffic_bytes / heads, calls=count.calls)
+        return flops / heads, count.traffic_bytes / heads, count.calls
 
 
-def at_length(counted: Counted, length: int) -> Amount:
-    """The work at a length, of the parabola through the three that were counted."""
-    one, two, three = COUNTED_LENGTHS
-    weights = (
-        (length - two) * (length - three) / ((one - two) * (one - three)),
-        (length - one) * (length - three) / ((two - one) * (two - three)),
-        (length - one) * (length - two) / ((three - one) * (three - two)),
-    )
-    found = Amount()
-    for work, weight in zip(counted, weights, strict=True):
-        found = found.plus(work, weight)
-    # what is cut into blocks is no parabola: below the shortest length it would fall under zero
-    share = length / one
-    least = (
-        counted[0] if length >= one else Amount(flops=counted[0].flops * share**2, bytes=counted[0].bytes * share**2)
-    )
-    return Amount(flops=max(found.flops, least.flops), bytes=max(found.bytes, least.bytes), calls=counted[-1].calls)
+def at_length(counted: Counted, length: int) -> Work:
+    """The work at a length, by the parabola through the lengths that were counted; no less than the shortest of them.
+
+    Between and below them, and of code that cuts a sequence into blocks, it is roughly right.
+    """
+    found: Work = np.polyval(np.polyfit(COUNTED_LENGTHS, np.array(counted), 2), length)
+    return np.maximum(found, np.array(counted[0]) * min(1.0, length / COUNTED_LENGTHS[0]) ** 2)
 
 
 SHELL_BYTES = 50.0
@@ -232,7 +209,7 @@ def cell_seconds(
     if cell.lane == "time":
         return float(setting["timing_seconds"]) / rows
 
-    def work_of(sequences: float, tokens: int) -> Amount:
+    def work_of(sequences: float, tokens: int) -> Work:
         return _step_work(setting, model, counted, sequences, tokens)
 
     def passes(examples: float, tokens: int, batch: float) -> float:
@@ -258,19 +235,11 @@ def cell_seconds(
     return total
 
 
-def _step_work(
-    setting: Mapping[str, Any], model: ModelFacts, counted: Counted, sequences: float, tokens: int
-) -> Amount:
+def _step_work(setting: Mapping[str, Any], model: ModelFacts, counted: Counted, sequences: float, tokens: int) -> Work:
     """A training step of `sequences` of `tokens` each: the matrix products of all layers, and what was counted."""
     width, hidden, layers = setting["width"], setting["feed_forward"], setting["layers"] * model.towers
-    attention = at_length(counted, tokens)
-    per_layer = 2.0 * (4 * width**2 + 2 * width * hidden) * (1 + BACKWARD)
-    shell = Amount(
-        flops=sequences * tokens * (layers * per_layer + 2.0 * width * model.outputs * (1 + BACKWARD)),
-        bytes=sequences * tokens * (layers * (width + hidden) * SHELL_BYTES + 16.0 * model.outputs),
-        calls=layers * SHELL_CALLS + FIXED_CALLS,
-    )
-    many = sequences * setting["heads"] * layers
-    return shell.plus(
-        Amount(flops=attention.flops * many, bytes=attention.bytes * many, calls=attention.calls * layers)
-    )
+    flops = layers * 2.0 * (4 * width**2 + 2 * width * hidden) + 2.0 * width * model.outputs
+    moved = layers * (width + hidden) * SHELL_BYTES + 16.0 * model.outputs
+    shell = np.array([flops * (1 + BACKWARD) * sequences * tokens, moved * sequences * tokens, FIXED_CALLS])
+    heads = sequences * setting["heads"]
+    return shell + layers * (at_length(counted, tokens) * [heads, heads, 1] + [0, 0, SHELL_CALLS])
