@@ -244,13 +244,15 @@ def choose(
 ) -> Board:
     """The variants that fit a length, a memory and a loss of quality, by cost; the others with the reason.
 
-    length: tokens, or text such as `16k`. memory: bytes, or text such as `40GB`, that a training step, or decoding one
-    sequence, may hold. Raises SelectionError where nothing was timed at that length.
+    length: tokens, or text such as `16k`, which is 16,384. memory: bytes, or text such as `40GB`, that a training step,
+    or decoding one sequence, may hold. Raises SelectionError where nothing was timed at that length.
     """
     from .board.choose_board import Requirements, board_for_choice
     from .score.key import BoardFilter, board_keys
 
-    tokens = parse_value(str(length))
+    text = str(length).strip().lower()
+    # a model's 32k is 32,768, as everywhere in the field
+    tokens = int(text[:-1]) * 1024 if text[:-1].isdecimal() and text.endswith("k") else parse_value(text)
     if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= 2**40:
         raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
     limit = None if memory is None else bytes_of(str(memory))
