@@ -115,12 +115,18 @@ def plan(
         say(notice)
     print_rows([*(_listed(made) if every else _grouped(made))])
     for task, data in made.data.items():
-        advice = f"not here yet; `attnbench data list {task.name}` says how to get it"
+        advice = f"not prepared here; `run` does it, `attnbench data list {task.name}` says what that takes"
         say(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else advice}")
+    guessed = {name: None for step in made.left for name in step.estimates}
     known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""
+    if len(guessed) > 1:
+        known = "about " + ", ".join(f"{duration(made.seconds_on(name))} on one {name}" for name in guessed)
     unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""
     cost = ", and ".join(part for part in (known, unknown) if part)
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
+    if guessed:
+        tested = "not tested on any GPU" if len(guessed) > 1 else "9 in 10 of the stored cells lie within a factor of 2"
+        say(f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}.")
 
 
 def _listed(made: Plan) -> Iterator[tuple[str, ...]]:

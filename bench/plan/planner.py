@@ -51,6 +51,7 @@ class PlannedJob:
 class Step:
     """One Cell of a plan. `record`: what it yielded before; `seconds`: what it is likely to take, None = unknown.
 
+    `estimates`: where none like it has run, the seconds by machine, from counted work; `seconds` is the first of them.
     `again`: done before, and measured once more because others are measured against it. A Cell that is measured once
     more because other code of its variant was measured since is to do.
     """
@@ -59,6 +60,7 @@ class Step:
     state: State
     record: Record | None = None
     seconds: float | None = None
+    estimates: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,10 @@ class Plan:
                 together += step.seconds or 0.0
         return together / self.jobs + alone
 
+    def seconds_on(self, machine: str) -> float:
+        """As `seconds`, on a machine of the estimates."""
+        return self.seconds_of(replace(step, seconds=step.estimates.get(machine, step.seconds)) for step in self.left)
+
     @property
     def unknown(self) -> int:
         """How many of the Cells left have no estimate; a trivial baseline, which takes seconds at most, needs none."""
@@ -117,13 +123,15 @@ def plan(
     has_data: Callable[[Spec], bool] = lambda task: True,
     retry: bool = False,
     cell_seconds: float | None = None,
+    estimate: Callable[[Cell, int], Mapping[str, float]] | None = None,
 ) -> Plan:
     """Baselines first, then training seed by seed, then the timings: an interrupted run leaves whole, smaller boards.
 
     Of a preset with a grid of learning rates, the cells that choose among them come before all training. The reference
     is always part of the plan, and so is the training of the model without attention, where the preset is ranked.
     `has_data` is asked of each task once all names and counts are known to be right, since it may fetch the data; a
-    task without data is left out. `cell_seconds`: what a training is taken to last until one like it has run here.
+    task without data is left out. `cell_seconds`: what a training is taken to last until one like it has run here;
+    `estimate` is asked, with the count of variants, of each other cell that none like it has run of.
     Raises SelectionError for a name, parameter, preset or count that cannot be run.
     """
     if seeds < 1:
@@ -170,7 +178,13 @@ def plan(
         if group is not None:
             restored.setdefault(group, str(cell.variant))
         state: State = "done" if record and not is_first else "todo"
-        return Step(cell=cell, state=state, record=record, seconds=history.seconds(cell))
+        return expected(cell, state, record)
+
+    def expected(cell: Cell, state: State, record: Record | None) -> Step:
+        seconds = history.seconds(cell)
+        guessed = estimate(cell, len(specs)) if estimate and seconds is None and state == "todo" else {}
+        seconds = next(iter(guessed.values()), seconds)
+        return Step(cell=cell, state=state, record=record, seconds=seconds, estimates=guessed)
 
     def trials(training: Step, recipe: RecipeFacts) -> list[Step]:
         """The steps that choose the learning rate of a training from a grid; of one that is done, those that were run.
@@ -188,7 +202,7 @@ def plan(
                 continue
             is_done = record is not None and (record.outcome is Outcome.OK or not again)
             state: State = "done" if is_done else "todo"
-            found.append(Step(cell=cell, state=state, record=record, seconds=history.seconds(cell)))
+            found.append(expected(cell, state, record))
         return found
 
     def job(lane: Lane, cells: tuple[Cell, ...], after: tuple[str, ...] = ()) -> PlannedJob:

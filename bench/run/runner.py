@@ -26,13 +26,14 @@ from ..process.ask import Reporter, ask, end_children
 from ..store.learning_rates import first_results
 from ..store.records import Records
 from ..store.store import Store
+from .estimate import Estimator
 from .events import CellFinished, Event, OnEvent, RunListener
 from .executors.executor import Executor, Needs, Resources
 from .executors.local import local_resources
 from .job import Job
 from .job_files import FOLDER, JobFiles
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
-from .resources import engine_resources
+from .resources import engine_resources, is_elsewhere, planned_resources
 
 DEFAULT_SEEDS = {"smoke": 1}
 """Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
@@ -78,13 +79,15 @@ class Runner:
 
     `on_warning` gets sentences for the person who asked, `on_progress` the name, the amount done and the whole of long
     work on data. `executor`: where jobs run, by default this machine. `left_out`: tasks that are no part of the run,
-    and why; `broken`: tasks, and variants on a task, whose Cells get an outcome without being tried.
+    and why; `broken`: tasks, and variants on a task, whose Cells get an outcome without being tried. `only_plans`: for
+    a machine that need not be this one; nothing is fetched, prepared or run.
     """
 
     request: RunRequest
     on_warning: Callable[[str], None]
     on_progress: Callable[[str, int, int], None]
     executor: Executor | None = None
+    only_plans: bool = False
     resources: Resources = field(init=False)
     store: Store = field(init=False)
     preset: Spec = field(init=False)
@@ -97,14 +100,17 @@ class Runner:
 
     def __post_init__(self) -> None:
         request = self.request
-        if self.executor is not None or isinstance(request.executor.options, LocalOptions):
+        if self.only_plans and is_elsewhere(request.executor, request.device):
+            self.resources = planned_resources(request.executor, request.threads)
+        elif self.executor is not None or isinstance(request.executor.options, LocalOptions):
             self.resources = local_resources(
                 request.executor, request.device, request.threads, self.on_warning, self.executor
             )
         else:
             self.resources = engine_resources(
-                request.executor, request.device, request.threads, request.results, self.on_warning
-            )
+                request.executor, request.device, request.threads, request.results, self.on_warning,
+                submits=not self.only_plans,
+            )  # fmt: skip
         kind = self.resources.device.type
         interpreted = [str(spec) for spec in request.suite.variants if spec.get("impl") == "triton"]
         if interpreted and kind == "cpu" and "time" in request.lanes and os.environ.get("TRITON_INTERPRET") == "1":
@@ -166,6 +172,7 @@ class Runner:
             has_data=partial(self._has_data, fetch, lacking),
             retry=self.request.retry,
             cell_seconds=self.request.suite.cell_seconds,
+            estimate=Estimator(self.resources) if self.only_plans else None,
         )
         self.tasks = [task for task in self.tasks if task not in lacking]
         for task, lack in lacking.items():
@@ -389,20 +396,20 @@ class Runner:
     def _answering(self, tasks: Sequence[Spec], ask_task: Callable[[Spec], A]) -> dict[Spec, A]:
         """What `ask_task` answers, by task; tasks of plugins that do not answer are left out, with a warning.
 
-        Raises PluginError where no other is left.
+        So are those of a suite that lack the preset. Raises the error of the last where no other is left.
         """
         found: dict[Spec, A] = {}
-        lacking: dict[Spec, PluginError] = {}
+        lacking: dict[Spec, AttnbenchError] = {}
         for task in tasks:
             try:
                 found[task] = ask_task(task)
-            except PluginError as error:
+            except (PluginError, SelectionError) as error:
                 lacking[task] = error
-                if len(lacking) == len(tasks):
+                if len(lacking) == len(tasks) or not (isinstance(error, PluginError) or self.request.suite.name):
                     raise
         for task, lack in lacking.items():
             self.on_warning(f"{task} is left out of this run, and the others go on: {lack}")
-        self.left_out |= lacking
+        self.left_out |= {task: lack for task, lack in lacking.items() if isinstance(lack, PluginError)}
         return found
 
     def _has_data(self, fetch: bool, lacking: dict[Spec, DataError], task: Spec) -> bool:
