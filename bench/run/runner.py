@@ -78,9 +78,8 @@ class Runner:
     """A request made concrete on this machine.
 
     `on_warning` gets sentences for the person who asked, `on_progress` the name, the amount done and the whole of long
-    work on data. `executor`: where jobs run, by default this machine. `left_out`: tasks that are no part of the run,
-    and why; `broken`: tasks, and variants on a task, whose Cells get an outcome without being tried. `only_plans`: for
-    a machine that need not be this one; nothing is fetched, prepared or run.
+    work on data. `executor`: where jobs run, by default this machine. `left_out`: tasks that are not run, and why;
+    `broken`: tasks, and variants on a task, whose Cells are not tried. `only_plans`: nothing is fetched or run.
     """
 
     request: RunRequest
@@ -99,18 +98,14 @@ class Runner:
     _digests: dict[Cell, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        request = self.request
-        if self.only_plans and is_elsewhere(request.executor, request.device):
-            self.resources = planned_resources(request.executor, request.threads)
-        elif self.executor is not None or isinstance(request.executor.options, LocalOptions):
-            self.resources = local_resources(
-                request.executor, request.device, request.threads, self.on_warning, self.executor
-            )
+        request, warn = self.request, self.on_warning
+        engine, device, threads = request.executor, request.device, request.threads
+        if self.only_plans and is_elsewhere(engine, device):
+            self.resources = planned_resources(engine, threads)
+        elif self.executor is not None or isinstance(engine.options, LocalOptions):
+            self.resources = local_resources(engine, device, threads, warn, self.executor)
         else:
-            self.resources = engine_resources(
-                request.executor, request.device, request.threads, request.results, self.on_warning,
-                submits=not self.only_plans,
-            )  # fmt: skip
+            self.resources = engine_resources(engine, device, threads, request.results, warn, not self.only_plans)
         kind = self.resources.device.type
         interpreted = [str(spec) for spec in request.suite.variants if spec.get("impl") == "triton"]
         if interpreted and kind == "cpu" and "time" in request.lanes and os.environ.get("TRITON_INTERPRET") == "1":
@@ -213,7 +208,7 @@ class Runner:
             )
         measured = self.run(made, listener.on_event)
         ran = {block.id for block in made.blocks}
-        # the Records of trials say which rates are tried next; a trial that was lost is left to a later command
+        # Records of trials say which rates are tried next; a trial that was lost is left to a later command
         while made.undecided:
             made = self.plan()
             if ran.issuperset(block.id for block in made.blocks):
