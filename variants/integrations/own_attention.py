@@ -25,13 +25,13 @@ _building: list[None] = []
 
 
 @functools.cache
-def asks_interface(kind: type[nn.Module]) -> bool:
+def asks_interface(kind: Any) -> bool:
     """Whether modules of this class attend by the function that the config names."""
     return "ALL_ATTENTION_FUNCTIONS" in _names(kind)
 
 
 @functools.cache
-def is_own_attention(kind: type[nn.Module]) -> bool:
+def is_own_attention(kind: Any) -> bool:
     """Whether modules of this class attend by code of their own."""
     if issubclass(kind, nn.MultiheadAttention):
         return True
@@ -49,13 +49,13 @@ def _names(kind: type[nn.Module]) -> set[str]:
 
 def own_attention(model: nn.Module) -> list[nn.Module]:
     """The modules of a model that attend by code of their own."""
-    return [module for module in model.modules() if is_own_attention(type(module))]
+    return [module for module in model.modules() if is_own_attention(type(module))]  # type: ignore[arg-type]
 
 
 def check_interface(model: nn.Module) -> None:
     """Raises Unsupported for a model that no name changes, and warns of what stays as it is in any other."""
     own = ", ".join(sorted({type(module).__name__ for module in own_attention(model)}))
-    if not any(asks_interface(type(module)) for module in model.modules()):
+    if not any(asks_interface(type(module)) for module in model.modules()):  # type: ignore[arg-type]
         raise Unsupported(
             f"{type(model).__name__} does not attend through the interface of transformers"
             + (f": {own} computes its own attention" if own else "")
@@ -74,8 +74,8 @@ def refuse_own_attention() -> None:
     """
     set_name, build, load = (
         PreTrainedModel.set_attn_implementation,
-        PreTrainedModel._from_config.__func__,
-        PreTrainedModel.from_pretrained.__func__,
+        PreTrainedModel._from_config.__func__,  # type: ignore[attr-defined]
+        PreTrainedModel.from_pretrained.__func__,  # type: ignore[attr-defined]
     )
 
     @functools.wraps(set_name)
