@@ -52,7 +52,7 @@ class Rates:
         return float(work @ [1 / flops, 1 / self.bytes, self.call_seconds])
 
 
-class _Counter(FlopCounter):
+class _Counter(FlopCounter):  # type: ignore[no-untyped-call]
     """Counts calls beside FLOPs and bytes; a view is no call."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class CountWork(Request[Counted | None]):
         query, key, value = (torch.randn(1, heads, length, shape.head_dim, requires_grad=True) for _ in range(3))
         hidden = [torch.randn(1, length, shape.hidden_width, requires_grad=True)] if variant.takes_hidden else []
         with _Counter() as count:
-            variant.train()(query, key, value, Mask(causal=shape.causal), *hidden).sum().backward()
+            torch.autograd.backward(variant.train()(query, key, value, Mask(causal=shape.causal), *hidden).sum())
         flops = count.flops
         if variant.implementation not in VISIBLE:
             flops = max(flops, dense_flops([shape], 1, "step", variant.density(shape) or 1.0))
@@ -102,8 +102,9 @@ def at_length(counted: Counted, length: int) -> Work:
 
     Between and below them, and of code that cuts a sequence into blocks, it is roughly right.
     """
-    found: Work = np.polyval(np.polyfit(COUNTED_LENGTHS, np.array(counted), 2), length)
-    return np.maximum(found, np.array(counted[0]) * min(1.0, length / COUNTED_LENGTHS[0]) ** 2)
+    found = np.array(np.polyfit(COUNTED_LENGTHS, np.array(counted), 2), dtype=np.float64)
+    least = np.array(counted[0]) * min(1.0, length / COUNTED_LENGTHS[0]) ** 2
+    return np.maximum(np.array([length**2, length, 1.0]) @ found, least)
 
 
 SHELL_BYTES = 50.0
@@ -221,7 +222,7 @@ def cell_seconds(
         length, batch = SENTENCE, setting["tokens"] / SENTENCE
     validated, tested = (setting[f"{name}_examples"] or UNSAID_EXAMPLES for name in ("validation", "test"))
     step = rates.seconds(work_of(batch, length), precision) * setting.get("accumulate", 1)
-    total = START_SECONDS + setting["steps"] * step
+    total: float = START_SECONDS + setting["steps"] * step
     total += setting["steps"] // setting["evaluate_every"] * passes(validated, length, at_once)
     lengths = [length]
     if "longest" in setting:
@@ -242,4 +243,5 @@ def _step_work(setting: Mapping[str, Any], model: ModelFacts, counted: Counted, 
     moved = layers * (width + hidden) * SHELL_BYTES + 16.0 * model.outputs
     shell = np.array([flops * (1 + BACKWARD) * sequences * tokens, moved * sequences * tokens, FIXED_CALLS])
     heads = sequences * setting["heads"]
-    return shell + layers * (at_length(counted, tokens) * [heads, heads, 1] + [0, 0, SHELL_CALLS])
+    found: Work = shell + layers * (at_length(counted, tokens) * [heads, heads, 1] + [0, 0, SHELL_CALLS])
+    return found
