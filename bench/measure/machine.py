@@ -12,23 +12,20 @@ import psutil
 import torch
 
 from ... import __version__
-from ..core.errors import DeviceError, SelectionError
+from ..core.errors import DeviceError
 from ..core.harness import NAME, harness_hash
 from ..core.record import Machine
 
 
 def choose_device(wanted: str | None) -> torch.device:
-    """The device to run on: as asked, else the GPU where there is one.
-
-    Raises SelectionError for a word that names no device, DeviceError for a device that this machine lacks.
-    """
+    """The device to run on: as asked, else the GPU where there is one. Raises DeviceError for one that is not there."""
     if wanted in (None, "auto"):
         # counting asks the driver and makes no context, which would take memory of a GPU that a child is to have alone
         return torch.device("cuda" if torch.cuda.device_count() else "cpu")
     try:
         device = torch.device(str(wanted))
     except RuntimeError:
-        raise SelectionError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}") from None
+        raise DeviceError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}") from None
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
@@ -37,7 +34,7 @@ def choose_device(wanted: str | None) -> torch.device:
                 "use --device cpu, or install a CUDA build of PyTorch (see the README)"
             )
     elif device.type != "cpu" or device.index:
-        raise SelectionError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}")
+        raise DeviceError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}")
     return device
 
 

@@ -22,8 +22,7 @@ SYSTEM = [
     "The cat sat on a mat.",
     "A dog, two birds and fish!",
     "It is raining today",
-    # of another case than its reference, which counts
-    "he said: no",
+    "He said: no",
     "One more line here.",
 ]
 
