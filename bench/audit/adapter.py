@@ -165,6 +165,7 @@ class ForeignAttention(Variant):
                 output = _output(self.module, self.calls.convention, {"q": query, "k": key, "v": key}, Mask())
                 return output.shape == query.shape
         except Exception:
+            # a module of others may raise anything for keys of another length: it does not take them
             return False
 
 

@@ -95,6 +95,7 @@ def _fields(kind: Any) -> set[str]:
         try:
             getattr(default, field)
         except Exception:
+            # a configuration with a value by layer raises whatever its authors chose where one value is asked for
             continue
         found.add(field)
     return found

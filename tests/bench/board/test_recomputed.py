@@ -222,7 +222,7 @@ def direction(found: Fields, pairs: int) -> int:
 def table(name: str) -> dict[str, dict[str, str]]:
     """The rows of the first table of a committed board, by variant and heading."""
     (path,) = (RESULTS / "boards").glob(f"{name}*.md")
-    lines = [line for line in path.read_text(encoding="utf-8").split("\n\n")[2].splitlines() if line.startswith("|")]
+    lines = [line for line in path.read_text(encoding="utf-8").split("\n\n")[2].split("\n") if line.startswith("|")]
     rows = [[cell.strip().replace("\\", "").strip("*") for cell in line.strip("|").split("|")] for line in lines]
     heads = [re.sub(r" [↑↓]$", "", head) for head in rows[0]]
     return {row[1]: dict(zip(heads, row, strict=True)) for row in rows[2:]}
