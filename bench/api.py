@@ -122,14 +122,16 @@ def plan(
 ) -> Plan:
     """The cells that `run` would run with the same arguments, what is done already, and what the rest may cost.
 
-    Nothing is downloaded and nothing is measured. Raises as `run`, but no DataError.
+    Nothing is downloaded, prepared or measured, and a GPU that is asked for need not be here: the time of cells that
+    none like it has run of is estimated from their counted work. Raises as `run`, but no DataError.
 
     >>> [str(step.cell) for step in attnbench.plan("rela", "lra-text").left]                       # doctest: +SKIP
     """
     from .run.events import LoggingListener
 
     with asking():
-        return _runner(variants, tasks, progress or LoggingListener(), executor, **options | {"offline": True}).plan()
+        made = _runner(variants, tasks, progress or LoggingListener(), executor, only_plans=True, **options)
+        return made.plan()
 
 
 def status(results: str | Path = RESULTS) -> RunStatus:
@@ -242,13 +244,15 @@ def choose(
 ) -> Board:
     """The variants that fit a length, a memory and a loss of quality, by cost; the others with the reason.
 
-    length: tokens, or text such as `16k`. memory: bytes, or text such as `40GB`, that a training step, or decoding one
-    sequence, may hold. Raises SelectionError where nothing was timed at that length.
+    length: tokens, or text such as `16k`, which is 16,384. memory: bytes, or text such as `40GB`, that a training step,
+    or decoding one sequence, may hold. Raises SelectionError where nothing was timed at that length.
     """
     from .board.choose_board import Requirements, board_for_choice
     from .score.key import BoardFilter, board_keys
 
-    tokens = parse_value(str(length))
+    text = str(length).strip().lower()
+    # a model's 32k is 32,768, as everywhere in the field
+    tokens = int(text[:-1]) * 1024 if text[:-1].isdecimal() and text.endswith("k") else parse_value(text)
     if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= 2**40:
         raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
     limit = None if memory is None else bytes_of(str(memory))
@@ -389,6 +393,7 @@ def _runner(
     data_dir: str | Path | None = None,
     jobs: int | None = None,
     executor_options: Mapping[str, Any] | None = None,
+    only_plans: bool = False,
     **others: Any,
 ) -> Runner:
     from .plan.suite import suite_with, with_longest
@@ -411,6 +416,7 @@ def _runner(
         on_warning=progress.notice,
         on_progress=progress.progress,
         executor=None if isinstance(executor, str) else executor,
+        only_plans=only_plans,
     )
 
 

@@ -23,7 +23,8 @@ class Recipe:
     0 = none. `accumulate`: batches whose mean gradient makes one step. `averaged`: the number of last evaluated states
     that are averaged into the tested model; 1 = the best by validation alone. `learning_rates`: a grid, of which each
     variant takes its best by validation on `tuning_seeds` seeds that no board uses; without one, all take
-    `learning_rate`. `timing_seconds`: time to measure a cell
+    `learning_rate`. `rate_extensions`: how often at most a variant whose best rate lies at an end of the grid gets one
+    more rate beyond that end, by a factor of 3. `timing_seconds`: time to measure a cell
     at most; measuring ends when a difference of `resolution` (a share) to the reference would be found. `departures`:
     where a preset named after a published setting differs from it, and why.
 
@@ -51,6 +52,7 @@ class Recipe:
     learning_rate: float = 1e-3
     learning_rates: tuple[float, ...] = ()
     tuning_seeds: int = 1
+    rate_extensions: int = 0
     warmup: int = 20
     schedule: Literal["linear", "cosine", "constant", "rsqrt", "one_cycle"] = "linear"
     weight_decay: float = 0.0
@@ -139,6 +141,7 @@ _RANGES = {
     "learning_rate": Range(0, 100),
     "learning_rates": Range(0, 100),
     "tuning_seeds": Range(1, 100),
+    "rate_extensions": Range(0, 10),
     "convolution": Range(0, 1_024),
     "query_key_scale": Range(0, 100),
     "timing_seconds": Range(0.01, 1e6),

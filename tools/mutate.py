@@ -129,11 +129,11 @@ def candidates(source: str) -> Iterator[tuple[str, str, str, int]]:
                 yield name, text_of(statement, own), kind, number
 
 
-def draw(tree: Path, seed: int) -> list[Place]:
+def draw(tree: Path, seed: int, quotas: dict[str, int]) -> list[Place]:
     """Places by quota, one in a function, few in a file, the kinds of change in turns."""
     chosen: list[Place] = []
     generator = random.Random(seed)
-    for folder, quota in QUOTAS.items():
+    for folder, quota in quotas.items():
         files = sorted((tree / folder).rglob("*.py")) if (tree / folder).is_dir() else [tree / folder]
         pool = []
         for file in files:
@@ -373,6 +373,9 @@ def main() -> None:
         command = commands.add_parser(name)
         command.add_argument("--tree", type=Path, required=True, help="a copy that nobody works in")
     commands.choices["draw"].add_argument("--seed", type=int, default=30)
+    commands.choices["draw"].add_argument(
+        "--quotas", type=json.loads, help='faults by folder, such as {"bench/stats": 30}; without it a choice of all'
+    )
     for name in ("draw", "map"):
         commands.choices[name].add_argument("--out", type=Path, required=True)
     commands.choices["map"].add_argument("tests", nargs="*", default=["tests"])
@@ -381,21 +384,20 @@ def main() -> None:
     commands.choices["run"].add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW")
     commands.choices["run"].add_argument("--only", nargs="*", default=[], help="beginnings of test names")
     commands.choices["run"].add_argument("--names", default="", help="the beginning of the names of places")
+    commands.choices["run"].add_argument("--planted", type=Path, default=HERE / "planted.json", help="faults by hand")
     commands.choices["run"].add_argument("--budget", type=float, default=40, help="seconds of tests in each stage")
     shown = commands.add_parser("table")
     shown.add_argument("before", type=Path)
     shown.add_argument("after", type=Path, nargs="?")
     asked = parser.parse_args()
     if asked.command == "draw":
-        places = draw(asked.tree.resolve(), asked.seed)
+        places = draw(asked.tree.resolve(), asked.seed, asked.quotas or QUOTAS)
         asked.out.write_text(json.dumps([asdict(place) for place in places], indent=1))
         print(len(places), Counter(place.change for place in places))
     elif asked.command == "map":
         make_map(asked.tree.resolve(), asked.out.resolve(), asked.tests)
     elif asked.command == "run":
-        places = [
-            Place(**entry) for file in (HERE / "planted.json", asked.places) for entry in json.loads(file.read_text())
-        ]
+        places = [Place(**entry) for file in (asked.planted, asked.places) for entry in json.loads(file.read_text())]
         chosen = [place for place in places if place.name.startswith(asked.names)]
         tree = asked.tree.resolve()
         found = [place if is_there(tree, place) else renamed(place, asked.renamed) for place in chosen]

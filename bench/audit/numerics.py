@@ -1,4 +1,4 @@
-"""Numerics: gradients, half precision, draws in evaluation, torch.compile, grouped heads, the reach of a window."""
+"""Numerics: gradients, half precision, draws in evaluation, torch.compile, grouped heads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .convention import REFUSALS, parameters_of, with_argument
-from .experiment import Experiment, drawing, masks
+from .experiment import drawing, masks
 from .report import Finding
 from .subject import NAMES, STILL, Call, Subject, by_position, run
 
@@ -298,16 +298,3 @@ def grouped(subject: Subject, claims: bool) -> Finding:
     )
     text = f"two key heads for four query heads differ from each repeated by {size:.2g}"
     return Finding(name="grouped heads", verdict="fails", size=size, text=text, program=program)
-
-
-def window(subject: Subject, claims: bool) -> Finding:
-    """How far back a change of the first token is seen, where the module names a window."""
-    names = ("window", "window_size", "sliding_window", "local_attn_window_size")
-    width = next((each for each in (getattr(subject.module, name, None) for name in names) if isinstance(each, int)), 0)
-    if not width or subject.convention.kind == "model":
-        return Finding(name="window", verdict="n.a.")
-    where = torch.zeros(1, subject.convention.length, dtype=torch.bool)
-    where[0, 0] = True
-    moved = Experiment(where=where, look=torch.ones_like(where), causal=True).movement(subject)[0] > STILL
-    reach = int(moved.nonzero().max()) if bool(moved.any()) else 0
-    return Finding(name="window", verdict="note", size=reach, text=f"of {width} reaches {reach} back")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["ok", "fails", "question", "note", "n.a."]
+Verdict = Literal["ok", "fails", "by design", "question", "note", "n.a."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,8 @@ class Finding:
     program: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.text or self.verdict}"
+        by_design = "by design, " if self.verdict == "by design" else ""
+        return f"{self.name}: {by_design}{self.text or self.verdict}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

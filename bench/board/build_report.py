@@ -16,7 +16,7 @@ from ..score.matched_budget import Curves
 from ..score.quality import Predictions, metric_of
 from ..score.settings import LENGTH, by_seed, place_of, series_of
 from ..stats.scoring import ratio
-from ..store.learning_rates import without_rates
+from ..store.learning_rates import extended, without_rates
 from ..store.rows import HeadMeasurement, ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board
@@ -222,7 +222,8 @@ def _other_rates(
     setting = next((run.setting for run in board_key.runs(table, "train") if run.setting.get("learning_rates")), None)
     if setting is None:
         return
-    grid, rest = {f"{rate:g}" for rate in setting["learning_rates"]}, without_rates(setting)
+    rates = extended(setting["learning_rates"], setting.get("rate_extensions", 0))
+    grid, rest = {f"{rate:g}" for rate in rates}, without_rates(setting)
     found: dict[tuple[str, str], list[ResultRow]] = {}
     for row in table.trials(board_key.task, board_key.fidelity, board_key.protocol):
         rate = f"{row.setting.get('learning_rate', 0):g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,13 @@ from .columns import Cell, cells_of, finished, plain_columns
 from .length_columns import MODES
 from .notes import note, some
 from .quality_notes import describe_correction
+
+UNKNOWN = {
+    "to compare": "not trained on every task that is judged",
+    "not shown": "not trained with enough seeds to show that they are no worse",
+    "not timed": "not timed at this length",
+}
+"""Words of the reasons that leave a question open, and what they say of several variants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +138,12 @@ def board_for_choice(
         title=title,
         question=f"Which attention costs least for {title} and is at most {' or '.join(margins)} worse "
         f"than {REFERENCE}?",
-        headline=_headline(ranked, judged, unlearned),
+        headline=_headline(ranked, unranked, judged, unlearned),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
         notes=(
-            *_notes(timed, left_out, judged, requirements),
+            *_notes(table, timed, left_out, judged, requirements),
             *([note("not_judged", tasks=some([key.task for key in unlearned]))] if unlearned else []),
             *([note("not_measured", what="memory")] if all(peak is None for peak in peaks.values()) else []),
             *(note("comparisons", corrected=describe_correction(found, rows)) for found in [*contrasts.values()][:1]),
@@ -265,29 +273,51 @@ def _cost_cell(name: str, cost: RelativeCost | None) -> TableCell:
     return reference_cell(1.0) if name == REFERENCE else ratio_cell(cost.cost)
 
 
-def _headline(ranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequence[BoardKey]) -> str:
-    """Whom to take; of quality that nobody knows, who costs least."""
+def _headline(
+    ranked: Sequence[Row], unranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequence[BoardKey]
+) -> str:
+    """Whom to take, or why nobody can say; of quality that nobody knows, who costs least."""
+    open_reasons = [row.reason for row in unranked if any(word in row.reason for word in UNKNOWN)]
+    if [row.name for row in ranked] == [REFERENCE] and open_reasons:
+        tasks = list(dict.fromkeys(key.task for key in judged))
+        many = f" Name the tasks that matter, as in `--task {tasks[0]}`: {len(tasks)} are judged." if tasks[1:] else ""
+        return f"No answer, because {_open_question(open_reasons)}.{many}"
     if not ranked:
         return "No variant fits."
     best = [row for row in ranked if row.group == ranked[0].group]
     names = some([row.name for row in best])
-    if [row.name for row in ranked] == [REFERENCE]:
-        why = "no other variant is shown to fit"
-    elif len(best) > 1:
+    if len(best) > 1:
         why = "equal in cost as far as can be told"
     else:
         why = "no variant that fits costs less" if names == REFERENCE else best[0].entries[0].text
-    if judged or why == "no other variant is shown to fit":
+    if judged:
         return f"Take {names}: {why}."
     unjudged = f"{REFERENCE} did not learn {some([key.task for key in unlearned])}"
     reason = unjudged if unlearned else "no variant was trained here"
     return f"Cheapest: {names} ({why}). Quality is unknown: {reason}."
 
 
+def _open_question(reasons: Sequence[str]) -> str:
+    """What is unknown of variants, quality before cost, in words that follow `because`."""
+    counts = Counter(next(word for word in UNKNOWN if word in reason) for reason in reasons)
+    word = next(word for word in UNKNOWN if counts[word])
+    return f"{counts[word]} of {len(reasons)} open variants {'was' if counts[word] == 1 else 'were'} {UNKNOWN[word]}"
+
+
+def _machine_words(table: ResultTable, machine_id: str) -> str:
+    """The machine as a person names it, such as `AMD EPYC, 2 of 2 cores`."""
+    found = table.machines.get(machine_id)
+    if found is None:
+        return f"machine {machine_id}"
+    processor = found.processor.partition(" (")[0]
+    return ", ".join([*found.accelerators[:1], processor, f"{found.threads} of {counted(found.cores, 'core')}"])
+
+
 def _notes(
-    timed: BoardKey, left_out: Sequence[BoardKey], judged: list[BoardKey], requirements: Requirements
-) -> Iterator[Note]:
-    where = f"from {timed.task} ({timed.preset}) on machine {timed.machine}"
+    table: ResultTable, timed: BoardKey, left_out: Sequence[BoardKey], judged: list[BoardKey],
+    requirements: Requirements,
+) -> Iterator[Note]:  # fmt: skip
+    where = f"from {timed.task} ({timed.preset}) on {_machine_words(table, timed.machine)} ({timed.machine})"
     here = dict.fromkeys(shlex.quote(q.task) for q in left_out if q.machine == timed.machine and q.task != timed.task)
     elsewhere = dict.fromkeys(q.machine for q in left_out if q.machine != timed.machine)
     others = "".join(

@@ -82,7 +82,10 @@ class BoardContext:
         compared = {name: one.compared for name, one in scores.items()}
         shares = frontier_shares(compared, timings)
         costs = {name: t.rank_cost.value for name, t in timings.items() if name in shares and t.rank_cost}
-        states = {name: table.number("state_bytes", timing.row) for name, timing in timings.items()}
+        # of a task without timings, those of the trainings
+        holders = {name: own.rows[-1] for name, own in every.items() if own.rows}
+        holders |= {name: timing.row for name, timing in timings.items()}
+        states = {name: table.number("state_bytes", row) for name, row in holders.items()}
         setting: Mapping[str, Any] = next((run.setting for run in reversed(runs) if run.setting), {})
         return cls(
             table=table,

@@ -27,6 +27,9 @@ def audit(
         typer.Option("--causal/--no-causal", help="Whether it claims to be causal; else the module is asked."),
     ] = None,
     compile: Annotated[str, typer.Option(help="Backend of torch.compile: aot_eager, inductor or none.")] = "aot_eager",
+    by_design: Annotated[
+        str, typer.Option(metavar="CHECKS", help="Findings that are meant, such as `future,amount-of-padding`.")
+    ] = "",
     reproduce: Annotated[
         bool, typer.Option("--reproduce", help="Print a program of plain torch for each failure.")
     ] = False,
@@ -34,13 +37,15 @@ def audit(
 ) -> None:
     """Test layers and models as they are: leaks of the future, padding, caches, gradients, precision.
 
-    Exit with code 1 if one fails, with 2 if the audit has to be told how to call one.
+    Exit with code 0 if nothing fails but what is by design, with 1 if something fails, with 2 if the audit has to be
+    told how to call a target or a name is wrong.
     """
     from .. import api
 
     backend = "" if compile == "none" else compile
     specs = [spec for target in targets for spec in parse_selection(target)]
-    reports = [api.audit(spec, call=call, causal=causal, compile=backend) for spec in specs]
+    meant = tuple(name.strip().replace("-", " ") for name in by_design.split(",") if name.strip())
+    reports = [api.audit(spec, call=call, causal=causal, compile=backend, by_design=meant) for spec in specs]
     if json:
         say_json([_object(report) for report in reports])
     for report in () if json else reports:

@@ -82,6 +82,9 @@ class Live:
             + (f", {', '.join(machine.accelerators)}" if machine.accelerators else "")
             + f": {len(left)} of {len(plan.steps)} cells to run{estimate}"
         )
+        if self._whole is not None:
+            self._bars.remove_task(self._whole)
+            self._whole = None
         if left:
             self._whole = self._bars.add_task("cells", total=len(left), note="")
 
@@ -130,8 +133,8 @@ class Live:
 def duration(seconds: float | None) -> str:
     """A length of time in words.
 
-    >>> duration(42), duration(125), duration(7_300)
-    ('42 s', '2 min 5 s', '2 h 2 min')
+    >>> duration(42), duration(125), duration(7_300), duration(200_000)
+    ('42 s', '2 min 5 s', '2 h 2 min', '2 d 7 h')
     """
     if seconds is None:
         return "unknown time"
@@ -140,4 +143,6 @@ def duration(seconds: float | None) -> str:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"

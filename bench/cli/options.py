@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..core.errors import SelectionError
+from ..core.spec import Spec, parse_selection
 from . import completion
 
 Command = Callable[..., None]
@@ -60,6 +63,20 @@ def pairs(listed: list[str]) -> dict[str, str]:
             raise typer.BadParameter(f"expected KEY=VALUE after --executor-option, got {text[:100]!r}")
         found[name.strip()] = value.strip()
     return found
+
+
+def selected(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of RUN as `attnbench.run` takes them: files of one's own are tasks."""
+    own = {"text": options.pop("text"), "parallel": options.pop("pairs")}
+    files = [Spec.of(task, file=str(named(file))) for task, file in own.items() if file is not None]
+    for spec in files:
+        read: list[Spec] = []
+        with suppress(SelectionError):
+            read = parse_selection(str(spec))
+        if read != [spec]:
+            raise typer.BadParameter(f"expected a path without commas and brackets, got {spec.get('file')!r}")
+    tasks = ",".join(filter(None, [options["tasks"], *map(str, files)])) or None
+    return options | {"tasks": tasks, "executor_options": pairs(options["executor_options"])}
 
 
 def number(text: str | float) -> float:
@@ -176,6 +193,22 @@ RUN: Mapping[str, tuple[Any, object]] = {
                 "--tasks",
                 autocompletion=completion.tasks,
                 help="Tasks, such as `lra-text\\[length=1k]`; `256..4096` doubles from one to the other.",
+            ),
+        ],
+        None,
+    ),
+    "text": (
+        Annotated[
+            str | None, typer.Option(metavar="FILE", help="Also model this text: short for `--task text\\[file=FILE]`.")
+        ],
+        None,
+    ),
+    "pairs": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="FILE",
+                help="Also translate this file's lines SOURCE<tab>TARGET: short for `--task parallel\\[file=FILE]`.",
             ),
         ],
         None,

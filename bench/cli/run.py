@@ -11,7 +11,7 @@ import typer
 from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
 from ..stats.format import counted
-from .options import RUN, Json, Offline, Seconds, pairs, sharing
+from .options import RUN, Json, Offline, Seconds, selected, sharing
 from .output import say, say_json, warn
 from .tables import print_rows
 
@@ -37,7 +37,7 @@ def run(
     from .leaderboard import show
     from .live import Live
 
-    options["executor_options"] = pairs(options["executor_options"])
+    options = selected(options)
     with Live() as live:
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
     if not found.measured:
@@ -101,7 +101,7 @@ def plan(
     from .. import api
     from .live import Live, duration
 
-    options["executor_options"] = pairs(options["executor_options"])
+    options = selected(options)
     with Live(quiet=json) as live:
         made = api.plan(progress=live, **options)
     if json:
@@ -115,12 +115,18 @@ def plan(
         say(notice)
     print_rows([*(_listed(made) if every else _grouped(made))])
     for task, data in made.data.items():
-        advice = f"not here yet; `attnbench data list {task.name}` says how to get it"
+        advice = f"not prepared here; `run` does it, `attnbench data list {task.name}` says what that takes"
         say(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else advice}")
+    guessed = {name: None for step in made.left for name in step.estimates}
     known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""
+    if len(guessed) > 1:
+        known = "about " + ", ".join(f"{duration(made.seconds_on(name))} on one {name}" for name in guessed)
     unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""
     cost = ", and ".join(part for part in (known, unknown) if part)
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
+    if guessed:
+        tested = "not tested on any GPU" if len(guessed) > 1 else "9 in 10 of the stored cells lie within a factor of 2"
+        say(f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}.")
 
 
 def _listed(made: Plan) -> Iterator[tuple[str, ...]]:

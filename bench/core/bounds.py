@@ -83,6 +83,7 @@ SettingKeys = _open_keys(
     ),
     floats=(float, "learning_rate label_smoothing length_penalty"),
     rates=(Annotated[list[float], Meta(max_length=1000)], "learning_rates"),
+    extensions=(Annotated[int, Meta(ge=0, le=10)], "rate_extensions"),
     names=(Name, "schedule positions pooling norm precision"),
     booleans=(bool, "ranked"),
 )

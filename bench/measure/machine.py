@@ -12,20 +12,23 @@ import psutil
 import torch
 
 from ... import __version__
-from ..core.errors import DeviceError
+from ..core.errors import DeviceError, SelectionError
 from ..core.harness import NAME, harness_hash
 from ..core.record import Machine
 
 
 def choose_device(wanted: str | None) -> torch.device:
-    """The device to run on: as asked, else the GPU where there is one. Raises DeviceError for one that is not there."""
+    """The device to run on: as asked, else the GPU where there is one.
+
+    Raises SelectionError for a word that names no device, DeviceError for a device that this machine lacks.
+    """
     if wanted in (None, "auto"):
         # counting asks the driver and makes no context, which would take memory of a GPU that a child is to have alone
         return torch.device("cuda" if torch.cuda.device_count() else "cpu")
     try:
         device = torch.device(str(wanted))
     except RuntimeError:
-        raise DeviceError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}") from None
+        raise SelectionError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}") from None
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
@@ -34,7 +37,7 @@ def choose_device(wanted: str | None) -> torch.device:
                 "use --device cpu, or install a CUDA build of PyTorch (see the README)"
             )
     elif device.type != "cpu" or device.index:
-        raise DeviceError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}")
+        raise SelectionError(f"expected a device such as cpu, cuda or cuda:1, got {wanted!r}")
     return device
 
 

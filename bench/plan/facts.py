@@ -9,6 +9,7 @@ from ..core.cell import Lane
 from ..core.registry import TASKS, VARIANTS, Registry, parameters
 from ..core.spec import Spec
 from ..process.ask import Reporter, Request, ask
+from ..store.learning_rates import RATE_SETTINGS, extended
 
 _REGISTRIES = {registry.noun: registry for registry in (VARIANTS, TASKS)}
 
@@ -36,14 +37,17 @@ class TaskFacts:
 class RecipeFacts:
     """A task's recipe under a preset. `preset`: without the parameters that equal the recipe; `setting`: all values.
 
-    `grid`: of a preset with a grid of learning rates, each rate with the preset that trains at it alone.
+    `rates`: of a preset with a grid of learning rates, each rate that may be tried with the preset that trains at it
+    alone. `grid`: the rates that are tried first; a search goes beyond them `extensions` times at most.
     """
 
     preset: Spec
     length: int
     ranked: bool
     setting: dict[str, Any]
-    grid: tuple[tuple[float, Spec], ...] = ()
+    rates: tuple[tuple[float, Spec], ...] = ()
+    grid: tuple[float, ...] = ()
+    extensions: int = 0
     tuning_seeds: int = 1
 
 
@@ -86,12 +90,11 @@ class DescribeRecipe(Request[RecipeFacts]):
     def answer(self, reporter: Reporter) -> RecipeFacts:
         task = TASKS.build(self.task)
         plain, wanted = task.recipe(Spec(self.preset.name)), task.recipe(self.preset)
-        rest = {name: value for name, value in self.preset.parameters if name not in ("learning_rates", "tuning_seeds")}
+        rest = {name: value for name, value in self.preset.parameters if name not in RATE_SETTINGS}
+        rates = extended(wanted.learning_rates, wanted.rate_extensions) if wanted.learning_rates else ()
         presets = []
         # the preset itself, and with each learning rate in the place of its grid
-        for preset in (
-            self.preset, *(Spec.of(self.preset.name, **rest | {"learning_rate": r}) for r in wanted.learning_rates)
-        ):  # fmt: skip
+        for preset in (self.preset, *(Spec.of(self.preset.name, **rest | {"learning_rate": rate}) for rate in rates)):
             recipe = task.recipe(preset)
             changed = {name: getattr(recipe, name) for name, _ in preset.parameters}
             kept = {name: value for name, value in changed.items() if value != getattr(plain, name)}
@@ -104,7 +107,9 @@ class DescribeRecipe(Request[RecipeFacts]):
             length=wanted.length,
             ranked=wanted.ranked,
             setting=asdict(wanted),
-            grid=tuple(zip(wanted.learning_rates, presets[1:], strict=True)),
+            rates=tuple(zip(rates, presets[1:], strict=True)),
+            grid=wanted.learning_rates,
+            extensions=wanted.rate_extensions,
             tuning_seeds=wanted.tuning_seeds,
         )
 

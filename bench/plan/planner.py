@@ -16,7 +16,7 @@ from ..core.hashing import content_hash
 from ..core.record import Outcome, Provenance, Record, Site
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
-from ..store.learning_rates import RateChoice, choose_rate, first_results
+from ..store.learning_rates import RATE_SETTINGS, RateChoice, first_results, search
 from ..store.store import Store
 from .facts import RecipeFacts, TaskFacts, recipe_facts, resolve, task_facts
 
@@ -51,6 +51,7 @@ class PlannedJob:
 class Step:
     """One Cell of a plan. `record`: what it yielded before; `seconds`: what it is likely to take, None = unknown.
 
+    `estimates`: where none like it has run, the seconds by machine, from counted work; `seconds` is the first of them.
     `again`: done before, and measured once more because others are measured against it. A Cell that is measured once
     more because other code of its variant was measured since is to do.
     """
@@ -59,6 +60,7 @@ class Step:
     state: State
     record: Record | None = None
     seconds: float | None = None
+    estimates: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ class Plan:
 
     `data`: where the data of each task comes from; None for data that is not here yet. `jobs`: how many at once;
     `timings_alone`: whether a timing has the machine to itself, as on a processor.
+    `undecided`: Cells to train whose learning rate may be searched beyond the trials of this plan; a plan that is made
+    once its jobs have ended has the next ones.
     """
 
     steps: tuple[Step, ...]
@@ -75,6 +79,7 @@ class Plan:
     data: Mapping[Spec, Provenance | None] = field(default_factory=dict)
     jobs: int = 1
     timings_alone: bool = True
+    undecided: tuple[Cell, ...] = ()
 
     @property
     def left(self) -> tuple[Step, ...]:
@@ -95,6 +100,10 @@ class Plan:
                 together += step.seconds or 0.0
         return together / self.jobs + alone
 
+    def seconds_on(self, machine: str) -> float:
+        """As `seconds`, on a machine of the estimates."""
+        return self.seconds_of(replace(step, seconds=step.estimates.get(machine, step.seconds)) for step in self.left)
+
     @property
     def unknown(self) -> int:
         """How many of the Cells left have no estimate; a trivial baseline, which takes seconds at most, needs none."""
@@ -114,13 +123,15 @@ def plan(
     has_data: Callable[[Spec], bool] = lambda task: True,
     retry: bool = False,
     cell_seconds: float | None = None,
+    estimate: Callable[[Cell, int], Mapping[str, float]] | None = None,
 ) -> Plan:
     """Baselines first, then training seed by seed, then the timings: an interrupted run leaves whole, smaller boards.
 
     Of a preset with a grid of learning rates, the cells that choose among them come before all training. The reference
     is always part of the plan, and so is the training of the model without attention, where the preset is ranked.
     `has_data` is asked of each task once all names and counts are known to be right, since it may fetch the data; a
-    task without data is left out. `cell_seconds`: what a training is taken to last until one like it has run here.
+    task without data is left out. `cell_seconds`: what a training is taken to last until one like it has run here;
+    `estimate` is asked, with the count of variants, of each other cell that none like it has run of.
     Raises SelectionError for a name, parameter, preset or count that cannot be run.
     """
     if seeds < 1:
@@ -155,6 +166,7 @@ def plan(
         notices.append(NO_ATTENTION_ADDED)
     history = _History(list(store.records()), site, cell_seconds)
     restored: dict[tuple[object, ...], str] = {}
+    undecided: dict[Cell, None] = {}
 
     def step(task: TaskFacts, recipe: RecipeFacts, variant: Spec, seed: int, lane: Lane) -> Step:
         cell = Cell(
@@ -166,23 +178,31 @@ def plan(
         if group is not None:
             restored.setdefault(group, str(cell.variant))
         state: State = "done" if record and not is_first else "todo"
-        return Step(cell=cell, state=state, record=record, seconds=history.seconds(cell))
+        return expected(cell, state, record)
+
+    def expected(cell: Cell, state: State, record: Record | None) -> Step:
+        seconds = history.seconds(cell)
+        guessed = estimate(cell, len(specs)) if estimate and seconds is None and state == "todo" else {}
+        seconds = next(iter(guessed.values()), seconds)
+        return Step(cell=cell, state=state, record=record, seconds=seconds, estimates=guessed)
 
     def trials(training: Step, recipe: RecipeFacts) -> list[Step]:
         """The steps that choose the learning rate of a training from a grid; of one that is done, those that were run.
 
         A failed trial is run again only where no trial gave a rate: a choice that was made stays.
         """
-        choice = stored_choice(training.cell, recipe, history.counted, digest_of)
+        tried, choice = search_of(training.cell, recipe, history.counted, digest_of)
         again = retry and choice is not None and choice.rate is None
+        if choice is None and recipe.extensions and training.state == "todo":
+            undecided[training.cell] = None
         found = []
-        for cell in (cell for cells in tuning_cells(training.cell, recipe).values() for cell in cells):
+        for cell in (cell for rate in tried for cell in tuning_cells(training.cell, recipe)[rate]):
             record = history.counted.get((cell.key, digest_of(cell)))
             if record is None and training.state == "done":
                 continue
             is_done = record is not None and (record.outcome is Outcome.OK or not again)
             state: State = "done" if is_done else "todo"
-            found.append(Step(cell=cell, state=state, record=record, seconds=history.seconds(cell)))
+            found.append(expected(cell, state, record))
         return found
 
     def job(lane: Lane, cells: tuple[Cell, ...], after: tuple[str, ...] = ()) -> PlannedJob:
@@ -212,7 +232,7 @@ def plan(
     blocks += choosing.values()
     for one, _ in trainings:
         steps.append(one)
-        if one.state == "todo":
+        if one.state == "todo" and one.cell not in undecided:
             after = (choosing[trial.cell].id for trial in tuning.get(one.cell, ()) if trial.cell in choosing)
             blocks.append(job("train", (one.cell,), tuple(after)))
     for task, recipe in questions:
@@ -227,11 +247,11 @@ def plan(
         steps += timed
     once = "one cell of each task is measured again, so that boards show the present code"
     notices += [f"{name}: other code of it was measured here last; {once}" for name in dict.fromkeys(restored.values())]
-    return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices))
+    return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices), undecided=tuple(undecided))
 
 
 def tuning_cells(cell: Cell, recipe: RecipeFacts) -> dict[float, tuple[Cell, ...]]:
-    """The cells of the lane `tune` that choose the learning rate of a cell to train, by rate; empty without a grid.
+    """The cells of the lane `tune` that may choose the learning rate of a cell to train, by rate; empty without a grid.
 
     They are the same for all seeds. Their checkpoints are chosen on validation data, whatever the cell's own are.
     """
@@ -240,22 +260,23 @@ def tuning_cells(cell: Cell, recipe: RecipeFacts) -> dict[float, tuple[Cell, ...
             Cell(variant=cell.variant, task=cell.task, preset=preset, seed=FIRST_TUNING_SEED + at, lane="tune")
             for at in range(recipe.tuning_seeds)
         )
-        for rate, preset in recipe.grid
+        for rate, preset in recipe.rates
     }
 
 
-def stored_choice(cell: Cell, recipe: RecipeFacts, counted: Counted, digest_of: DigestOf) -> RateChoice | None:
-    """The choice of a cell to train, by the present code and data; None where tuning cells are still to be run.
+def search_of(
+    cell: Cell, recipe: RecipeFacts, counted: Counted, digest_of: DigestOf
+) -> tuple[tuple[float, ...], RateChoice | None]:
+    """The rates that a cell to train tries and its choice, by the present code and data.
 
-    Records of any machine count, so that every machine that sees them chooses the same.
+    The choice is None where tuning cells are still to be run. Records of any machine count, so that every machine that
+    sees them chooses the same.
     """
-    found = {
-        rate: [record for one in cells if (record := counted.get((one.key, digest_of(one))))]
-        for rate, cells in tuning_cells(cell, recipe).items()
-    }
-    if any(len(records) < recipe.tuning_seeds for records in found.values()):
-        return None
-    return choose_rate(found)
+    cells = tuning_cells(cell, recipe)
+    return search(
+        recipe.grid, recipe.extensions, recipe.tuning_seeds,
+        lambda rate: [record for one in cells[rate] if (record := counted.get((one.key, digest_of(one))))],
+    )  # fmt: skip
 
 
 class _History:
@@ -317,6 +338,5 @@ def _question_of(cell: Cell) -> tuple[str, ...]:
     """Cells of one question take about the same time: training does at every learning rate."""
     if cell.lane not in ("train", "tune"):
         return cell.lane, str(cell.task), str(cell.preset)
-    rates = ("learning_rate", "learning_rates", "tuning_seeds")
-    rest = tuple(parameter for parameter in cell.preset.parameters if parameter[0] not in rates)
+    rest = tuple(parameter for parameter in cell.preset.parameters if parameter[0] not in RATE_SETTINGS)
     return "train", str(cell.task), str(Spec(cell.preset.name, rest))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint
@@ -39,12 +39,13 @@ TARGETS = Targets("attnbench.audit", "target")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditTarget(Request[AuditReport]):
-    """All findings about what a Spec names. call, causal, compile: as of `audit_module`."""
+    """All findings about what a Spec names. call, causal, compile, by_design: as of `audit_module`."""
 
     target: Spec
     call: str
     causal: bool | None
     compile: str
+    by_design: tuple[str, ...]
 
     def answer(self, reporter: Reporter) -> AuditReport:
         from ..audit.suite import audit_module
@@ -53,7 +54,7 @@ class AuditTarget(Request[AuditReport]):
         target = load_target(self.target)
         return audit_module(
             target.module, str(self.target), call=self.call, causal=self.causal, compile=self.compile,
-            building=target.lines,
+            by_design=self.by_design, building=target.lines,
         )  # fmt: skip
 
 
@@ -63,6 +64,7 @@ def audit(
     call: str | Callable[..., Any] = "",
     causal: bool | None = None,
     compile: str = "aot_eager",
+    by_design: Collection[str] = (),
 ) -> AuditReport:
     """Test a layer, an attention function or a model of anybody: leaks, padding, caches, gradients, precision.
 
@@ -70,8 +72,9 @@ def audit(
     or a live module or function, which runs in this process. call: how it is called, where that is not found: text
     such as `"m(x, mask=valid)[0]"`, or a function of the module, the inputs and `valid`, which is True at tokens,
     (batch, positions). causal: whether it claims to be; None asks the module. compile: backend of torch.compile, or "".
-    Returns a report that is true where nothing fails. Raises SelectionError for text that names nothing, PluginError
-    for code that dies.
+    by_design: names of findings that are no failures of this target, such as `["future"]` of a context that is seen
+    both ways. Returns a report that is true where nothing else fails. Raises SelectionError for text that names
+    nothing, PluginError for code that dies.
 
     >>> print(attnbench.audit(module, call=lambda m, x, valid: m(x, attention_mask=valid)[0]))     # doctest: +SKIP
     """
@@ -79,12 +82,12 @@ def audit(
 
     if not isinstance(target, str | Spec):
         name = getattr(target, "__name__", type(target).__name__)
-        return audit_module(target, name, call=call, causal=causal, compile=compile)
+        return audit_module(target, name, call=call, causal=causal, compile=compile, by_design=by_design)
     if not isinstance(call, str):
         raise SelectionError("expected the call of a named target as text: its code runs in a child")
     spec = Spec.parse(target) if isinstance(target, str) else target
     with asking():
-        request = AuditTarget(target=spec, call=call, causal=causal, compile=compile)
+        request = AuditTarget(target=spec, call=call, causal=causal, compile=compile, by_design=tuple(by_design))
         return ask(TARGETS, spec.name, request, patience=AUDIT_PATIENCE)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
@@ -164,6 +164,17 @@ def own_projections(variants: Iterable[Variant]) -> list[Measurement]:
     """The parameters of layers with projections of their own; of a model without such layers nothing is said."""
     count = parameters_with_projections(variants)
     return [Measurement.of("own_projections", count)] if count else []
+
+
+def decode_state(variants: Sequence[Variant], length: int) -> list[Measurement]:
+    """The bytes that decoding holds of one sequence of the longest that `variants` are built for, `length` tokens.
+
+    Nothing is said where a layer cannot decode.
+    """
+    # that of the causal form, whatever the direction of the task
+    states = [variant.state_bytes(replace(variant.shape, causal=True)) for variant in variants]
+    held = [state for state in states if state is not None]
+    return [Measurement.of("state_bytes", sum(held), length=length)] if len(held) == len(states) else []
 
 
 def is_out_of_memory(error: Exception) -> bool:

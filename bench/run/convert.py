@@ -296,8 +296,10 @@ class _Converter:
 
         found: dict[int, np.ndarray[Any, Any]] = {}
 
-        def count(module: nn.Module, variant: Variant, query: Tensor, key: Tensor, mask: Mask) -> None:
-            weights = variant.weights(query, key, mask)
+        def count(
+            module: nn.Module, variant: Variant, query: Tensor, key: Tensor, mask: Mask, hidden: Tensor | None
+        ) -> None:
+            weights = variant.weights_with(query, key, mask, None, hidden)
             if weights is not None:
                 allowed = mask.allowed(query.shape[2], key.shape[2], query.device)
                 seen = torch.ones_like(weights, dtype=torch.bool) if allowed is None else allowed.expand_as(weights)

@@ -157,7 +157,7 @@ class RunListener(Protocol):
         """Long work on data; `total` is 0 where it is not known."""
 
     def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
-        """The plan is made and its first cell starts."""
+        """The plan is made and its first cell starts; again where the trials of learning rates ask for others."""
 
     def on_event(self, event: Event) -> None:
         """An event, such as the loss after some steps, or a cell whose Record is stored."""

@@ -16,6 +16,7 @@ from ..core.spec import Spec
 from ..gate.report import CheckReport
 from ..measure.machine import choose_device
 from ..plan.facts import recipe_facts, resolve
+from ..store.learning_rates import RATE_SETTINGS
 from ..store.records import Records
 
 TIMING_SECONDS = 20.0
@@ -81,7 +82,7 @@ def _at_own_rate(task: Spec, preset: Spec) -> Spec:
     facts = recipe_facts(task, preset)
     if not facts.grid:
         return preset
-    rest = {name: value for name, value in preset.parameters if name not in ("learning_rates", "tuning_seeds")}
+    rest = {name: value for name, value in preset.parameters if name not in RATE_SETTINGS}
     return Spec.of(preset.name, **rest | {"learning_rate": float(facts.setting["learning_rate"])})
 
 

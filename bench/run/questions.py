@@ -11,7 +11,7 @@ import torch
 from ...tasks.contract import Availability, Task
 from ...tasks.data.data import place
 from ...variants.contract import AttentionShape
-from ..core.errors import AttnbenchError, PluginError
+from ..core.errors import AttnbenchError, DataError, PluginError
 from ..core.record import Provenance
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
@@ -28,7 +28,7 @@ CHECK_PATIENCE = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindData(Request[Provenance | None]):
-    """Where the data of a task comes from; None where it is not here. `fetch`: get and prepare it, raise DataError."""
+    """Where the data of a task comes from; None where it is not here and prepared. `fetch`: get it, raise DataError."""
 
     task: Spec
     preset: Spec
@@ -39,10 +39,25 @@ class FindData(Request[Provenance | None]):
 
     def answer(self, reporter: Reporter) -> Provenance | None:
         task: Task = TASKS.build(self.task)
-        here = place(self.data_dir, self.offline, reporter.notice, reporter.progress)
-        if not self.fetch and not any(way.ready for way in task.availability(here)):
-            return None
-        return task.load(here, task.recipe(self.preset), 0, self.selection).provenance
+        if self.fetch:
+            here = place(self.data_dir, self.offline, reporter.notice, reporter.progress)
+            return task.load(here, task.recipe(self.preset), 0, self.selection).provenance
+        # what is ready is silent, and whoever only asks does not want hours of preparation
+        here = place(self.data_dir, True, _stop, _stop)
+        try:
+            if any(way.ready for way in task.availability(here)):
+                return task.load(here, task.recipe(self.preset), 0, self.selection).provenance
+        except (_Work, DataError):
+            pass
+        return None
+
+
+class _Work(Exception):
+    """A task began to prepare its data."""
+
+
+def _stop(*told: object) -> None:
+    raise _Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,22 +17,23 @@ from ..core.record import Begun, Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..plan.executor_settings import ExecutorSettings, LocalOptions
-from ..plan.facts import RecipeFacts, TaskFacts, recipe_facts, resolve, task_facts
+from ..plan.facts import TaskFacts, recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell
-from ..plan.planner import NO_ATTENTION_ADDED, Plan, PlannedJob, plan, stored_choice
+from ..plan.planner import NO_ATTENTION_ADDED, Plan, PlannedJob, plan, search_of
 from ..plan.skip import failed_shorter, reason_to_skip
 from ..plan.suite import Suite
 from ..process.ask import Reporter, ask, end_children
-from ..store.learning_rates import RateChoice, first_results
+from ..store.learning_rates import first_results
 from ..store.records import Records
 from ..store.store import Store
+from .estimate import Estimator
 from .events import CellFinished, Event, OnEvent, RunListener
 from .executors.executor import Executor, Needs, Resources
 from .executors.local import local_resources
 from .job import Job
 from .job_files import FOLDER, JobFiles
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
-from .resources import engine_resources
+from .resources import engine_resources, is_elsewhere, planned_resources
 
 DEFAULT_SEEDS = {"smoke": 1}
 """Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
@@ -77,14 +78,15 @@ class Runner:
     """A request made concrete on this machine.
 
     `on_warning` gets sentences for the person who asked, `on_progress` the name, the amount done and the whole of long
-    work on data. `executor`: where jobs run, by default this machine. `left_out`: tasks that are no part of the run,
-    and why; `broken`: tasks, and variants on a task, whose Cells get an outcome without being tried.
+    work on data. `executor`: where jobs run, by default this machine. `left_out`: tasks that are not run, and why;
+    `broken`: tasks, and variants on a task, whose Cells are not tried. `only_plans`: nothing is fetched or run.
     """
 
     request: RunRequest
     on_warning: Callable[[str], None]
     on_progress: Callable[[str, int, int], None]
     executor: Executor | None = None
+    only_plans: bool = False
     resources: Resources = field(init=False)
     store: Store = field(init=False)
     preset: Spec = field(init=False)
@@ -96,15 +98,14 @@ class Runner:
     _digests: dict[Cell, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        request = self.request
-        if self.executor is not None or isinstance(request.executor.options, LocalOptions):
-            self.resources = local_resources(
-                request.executor, request.device, request.threads, self.on_warning, self.executor
-            )
+        request, warn = self.request, self.on_warning
+        engine, device, threads = request.executor, request.device, request.threads
+        if self.only_plans and is_elsewhere(engine, device):
+            self.resources = planned_resources(engine, threads)
+        elif self.executor is not None or isinstance(engine.options, LocalOptions):
+            self.resources = local_resources(engine, device, threads, warn, self.executor)
         else:
-            self.resources = engine_resources(
-                request.executor, request.device, request.threads, request.results, self.on_warning
-            )
+            self.resources = engine_resources(engine, device, threads, request.results, warn, not self.only_plans)
         kind = self.resources.device.type
         interpreted = [str(spec) for spec in request.suite.variants if spec.get("impl") == "triton"]
         if interpreted and kind == "cpu" and "time" in request.lanes and os.environ.get("TRITON_INTERPRET") == "1":
@@ -166,6 +167,7 @@ class Runner:
             has_data=partial(self._has_data, fetch, lacking),
             retry=self.request.retry,
             cell_seconds=self.request.suite.cell_seconds,
+            estimate=Estimator(self.resources) if self.only_plans else None,
         )
         self.tasks = [task for task in self.tasks if task not in lacking]
         for task, lack in lacking.items():
@@ -184,6 +186,7 @@ class Runner:
             data=dict(self.data),
             jobs=self.resources.jobs or 1,
             timings_alone=self.resources.device.type == "cpu",
+            undecided=made.undecided if "train" in lanes else (),
         )
 
     def run_all(self, listener: RunListener) -> Records:
@@ -204,6 +207,15 @@ class Runner:
                 f"{len(made.blocks)} jobs go to {site.executor}; this machine only submits and collects them"
             )
         measured = self.run(made, listener.on_event)
+        ran = {block.id for block in made.blocks}
+        # Records of trials say which rates are tried next; a trial that was lost is left to a later command
+        while made.undecided:
+            made = self.plan()
+            if ran.issuperset(block.id for block in made.blocks):
+                break
+            listener.begin(made, str(self.preset), self.resources.machine)
+            measured |= self.run(made, listener.on_event)
+            ran.update(block.id for block in made.blocks)
         # another command may have measured a part of it meanwhile
         found = [measured.get(step.cell.key) or step.record or self.record_of(step.cell) for step in made.steps]
         return Records(
@@ -329,7 +341,10 @@ class Runner:
             left[cell] = None
             recipe = recipe_facts(cell.task, cell.preset) if cell.lane == "train" else None
             if recipe is not None and recipe.grid:
-                choice = self._choice(cell, recipe)
+                counted = first_results(record for record in self.store.records() if record.cell.lane == "tune")
+                _, choice = search_of(cell, recipe, counted, self._digest)
+                if choice is None:
+                    raise StoreError(f"not every learning rate of `{cell}` has a Record; run the same command again")
                 left[cell] = choice.rate
                 if choice.outcome is not Outcome.OK:
                     del left[cell]
@@ -337,14 +352,6 @@ class Runner:
         if left and block.lane == "time" and task_facts(block.cells[0].task).only_timed:
             left = dict.fromkeys(self._skip_expected_failures([*left], block, on_event))
         return left
-
-    def _choice(self, cell: Cell, recipe: RecipeFacts) -> RateChoice:
-        """The learning rate of a cell to train whose preset has a grid, from the stored Records."""
-        counted = first_results(record for record in self.store.records() if record.cell.lane == "tune")
-        found = stored_choice(cell, recipe, counted, self._digest)
-        if found is None:
-            raise StoreError(f"not every learning rate of `{cell}` has a Record; run the same command again")
-        return found
 
     def _skip_expected_failures(self, cells: list[Cell], block: PlannedJob, on_event: OnEvent) -> list[Cell]:
         """The cells of a sweep to be tried; the others get Records that name their failure at a shorter length."""
@@ -384,20 +391,20 @@ class Runner:
     def _answering(self, tasks: Sequence[Spec], ask_task: Callable[[Spec], A]) -> dict[Spec, A]:
         """What `ask_task` answers, by task; tasks of plugins that do not answer are left out, with a warning.
 
-        Raises PluginError where no other is left.
+        So are those of a suite that lack the preset. Raises the error of the last where no other is left.
         """
         found: dict[Spec, A] = {}
-        lacking: dict[Spec, PluginError] = {}
+        lacking: dict[Spec, AttnbenchError] = {}
         for task in tasks:
             try:
                 found[task] = ask_task(task)
-            except PluginError as error:
+            except (PluginError, SelectionError) as error:
                 lacking[task] = error
-                if len(lacking) == len(tasks):
+                if len(lacking) == len(tasks) or not (isinstance(error, PluginError) or self.request.suite.name):
                     raise
         for task, lack in lacking.items():
             self.on_warning(f"{task} is left out of this run, and the others go on: {lack}")
-        self.left_out |= lacking
+        self.left_out |= {task: lack for task, lack in lacking.items() if isinstance(lack, PluginError)}
         return found
 
     def _has_data(self, fetch: bool, lacking: dict[Spec, DataError], task: Spec) -> bool:

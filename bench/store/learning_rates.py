@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from ..core.metrics import ACCURACY
 from ..core.record import Outcome, Record
+
+RATE_SETTINGS = ("learning_rate", "learning_rates", "tuning_seeds", "rate_extensions")
+"""The settings of a preset that only choose a learning rate."""
+
+EDGE_FACTOR = 3.0
+"""By how much a rate beyond an end of a grid lies beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,41 @@ def choose_rate(tried: Mapping[float, Sequence[Record]]) -> RateChoice:
     return RateChoice(min(ties, key=lambda one: (one.loss, one.rate)).rate)
 
 
+def extended(grid: Sequence[float], extensions: int) -> tuple[float, ...]:
+    """The rates of a grid in ascending order, with as many beyond either end as may be tried.
+
+    Each has three digits, as people write them.
+
+    >>> extended((1e-3, 4e-3), 2)
+    (0.000111, 0.000333, 0.001, 0.004, 0.012, 0.036)
+    """
+    rates = sorted(grid)
+    for _ in range(extensions):
+        rates = [float(f"{rates[0] / EDGE_FACTOR:.3g}"), *rates, float(f"{rates[-1] * EDGE_FACTOR:.3g}")]
+    return tuple(rates)
+
+
+def search(
+    grid: Sequence[float], extensions: int, seeds: int, trials_of: Callable[[float], Sequence[Record]]
+) -> tuple[tuple[float, ...], RateChoice | None]:
+    """The rates that a variant tries, and its choice; None where a trial of one of them has no Record yet.
+
+    These are the grid, and while the choice lies at an end one more rate beyond that end, at most `extensions` of
+    them: a best rate at an end tells nothing of what lies beyond. `seeds`: trials of each rate.
+    """
+    rates = extended(grid, extensions)
+    low, high = extensions, extensions + len(grid)
+    for left in range(extensions, -1, -1):
+        tried = {rate: trials_of(rate) for rate in rates[low:high]}
+        if any(len(found) < seeds for found in tried.values()):
+            break
+        choice = choose_rate(tried)
+        if not left or choice.rate not in (rates[low], rates[high - 1]):
+            return tuple(tried), choice
+        low, high = (low - 1, high) if choice.rate == rates[low] else (low, high + 1)
+    return rates[low:high], None
+
+
 def first_results(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
     """The Record that counts of each cell and digest, on whatever machine: the first result, else the last failure.
 
@@ -68,10 +109,9 @@ def first_results(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
 
 def without_rates(setting: Mapping[str, Any]) -> str:
     """A preset but for its learning rates, as text: what a trial and the training at the chosen rate share."""
-    rates = ("learning_rate", "learning_rates", "tuning_seeds")
     # a setting that was read from a file has lists for tuples, which are the same text
     return json.dumps(
-        {name: value for name, value in setting.items() if name not in rates}, sort_keys=True, default=str
+        {name: value for name, value in setting.items() if name not in RATE_SETTINGS}, sort_keys=True, default=str
     )
 
 

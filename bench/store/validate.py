@@ -23,7 +23,7 @@ from .agreement import Copies, Repeats, curve_errors, prediction_errors, tested,
 from .arrays import DamagedArtifact
 from .arrivals import LOG, ArrivalLog, in_order_of_arrival, read_log
 from .artifacts import curve_of, results_of
-from .learning_rates import choose_rate, first_results, without_rates
+from .learning_rates import extended, first_results, search, without_rates
 from .record_files import RecordFile
 from .store import Store, is_artifact_name, is_given_name
 from .versions import installed_metric, is_too_new
@@ -279,8 +279,10 @@ def _content_errors(record: Record) -> Iterator[str]:
             yield "its times lack those of the reference in the same rounds"
         return
     grid, used = record.setting.get("learning_rates"), record.first("learning_rate")
-    if record.cell.lane == "train" and grid and (used is None or used.value not in grid):
-        yield f"expected its learning_rate to be one of {', '.join(map(str, grid[:9]))}, as its preset has them"
+    if record.cell.lane == "train" and grid:
+        rates = extended(grid, record.setting.get("rate_extensions", 0))
+        if used is None or used.value not in rates:
+            yield f"expected its learning_rate to be one of {', '.join(map(str, rates[:9]))}, as its preset has them"
     stated = tested(record)
     if stated is None:
         yield f"outcome ok has no test result: expected {' or '.join(metric.name for metric in RANKING_METRICS)}"
@@ -321,12 +323,14 @@ def _other_choices(records: list[Record]) -> Iterator[tuple[str, str]]:
             continue
         count = record.setting.get("tuning_seeds", 1)
         seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + count)
-        own = {rate: trials.get((*_trained(record), rate), {}) for rate in grid}
-        tried = {rate: [found[seed] for seed in sorted(found) if seed in seeds] for rate, found in own.items()}
-        if any(len(found) < count for found in tried.values()):
-            continue
-        best = choose_rate(tried).rate
-        if best != used.value:
+        trained = _trained(record)
+
+        def trials_of(rate: float, trained: tuple[Hashable, ...] = trained, seeds: range = seeds) -> list[Record]:
+            found = trials.get((*trained, rate), {})
+            return [found[seed] for seed in sorted(found) if seed in seeds]
+
+        _, choice = search(grid, record.setting.get("rate_extensions", 0), count, trials_of)
+        if choice is not None and (best := choice.rate) != used.value:
             yield (
                 str(record.cell),
                 (

@@ -31,6 +31,7 @@ TEST_DIGESTS = {
     "a5d8e54137fbc8da57ee884591c0138f5fbf60943caae6bab97f2fd3ab860bcc": "newstest2014, en-fr, 3,003 lines",
     "16ac6edd39ce52b24e791222b6e046261a3d4176cd2f413e6254a863f62d9dc5": "newstest2016, ro-en, 1,999 lines",
     "2434ba9e1f6a3d17787e2cfba5df982072723075719b25f401bd29ffcf103e29": "newstest2018, zh-en, 3,981 lines",
+    "a7be2a898f0dd94a84366023876161c9bb1eea9813500182662b3aa28ac95a14": "multi30k test_2016_flickr, en-de, 1,000 lines",
     "5da85357c5fa71212d245f6dd160274b1915d61d94489117049346251a93815d": "newstest2018, en-fi, 3,000 lines",
 }
 """SHA-256 of the ranked test sets, source first (`ParallelSet.digest`)."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..data.download import RemoteFile
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
@@ -13,7 +15,7 @@ class Corpus:
     `official`: the training sets of the shared task, `official_pairs` pairs in all. `substitutes`: the training sets
     of small runs that do not have those. The first of `tests` ranks; the others are shown. `validation` may be empty
     or missing: then a share of training validates. `sacrebleu`: set → name under which sacreBLEU downloads it; `tfds`:
-    its configuration.
+    its configuration. `downloads`: set → its files of source and target, each packed by gzip.
     """
 
     source: str
@@ -25,6 +27,7 @@ class Corpus:
     substitutes: tuple[str, ...] = ()
     tfds: str = ""
     sacrebleu: dict[str, str] | None = None
+    downloads: dict[str, tuple[RemoteFile, RemoteFile]] | None = None
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -123,3 +126,55 @@ EN_FI_2018 = Corpus(
     tfds="wmt18_translate/fi-en",
     sacrebleu={"newstest2015": "wmt15", "newstest2016": "wmt16", "newstest2017": "wmt17", "newstest2018": "wmt18"},
 )
+
+
+def _multi30k(name: str, *files: tuple[str, int, str]) -> tuple[RemoteFile, RemoteFile]:
+    """The files of a set in the repository of the data's authors (multi30k/dataset, commit a3d2e0d)."""
+    source, target = (
+        RemoteFile(
+            name=f"multi30k-{name}.{language}.gz",
+            urls=(f"https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/{name}.{language}.gz",),
+            sha256=sha256,
+            bytes=size,
+        )
+        for language, size, sha256 in files
+    )
+    return source, target
+
+
+MULTI30K_EN_DE = Corpus(
+    source="en",
+    target="de",
+    tests=("multi30k/test_2016_flickr", "multi30k/test_2017_flickr", "multi30k/test_2017_mscoco"),
+    validation="multi30k/val",
+    official=("multi30k/train",),
+    official_pairs=29_000,
+    downloads={
+        "multi30k/train": _multi30k(
+            "train",
+            ("en", 568_929, "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
+            ("de", 637_044, "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
+        ),
+        "multi30k/val": _multi30k(
+            "val",
+            ("en", 21_650, "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
+            ("de", 24_681, "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
+        ),
+        "multi30k/test_2016_flickr": _multi30k(
+            "test_2016_flickr",
+            ("en", 21_077, "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9"),
+            ("de", 22_890, "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"),
+        ),
+        "multi30k/test_2017_flickr": _multi30k(
+            "test_2017_flickr",
+            ("en", 19_138, "76a444ee25172e72695cddb13ae4a3bda59430617be88e0bb46b60504f054074"),
+            ("de", 21_471, "a2c89666db00c495cd8513b9d708d5a3acc205d7de312ef2bf5fb7ebc1540aee"),
+        ),
+        "multi30k/test_2017_mscoco": _multi30k(
+            "test_2017_mscoco",
+            ("en", 8_844, "aab300bfb4427697987e02cd0aacd44bfe8aa50456231b6474c08038bbed2b58"),
+            ("de", 10_230, "799e4854c25d601cb6cb6be29eabe5667734c61ace2f495e03e429031a0bc338"),
+        ),
+    },
+)
+"""Captions of pictures: 29,000 training pairs, and test sets of 1,000, 1,000 and 461."""

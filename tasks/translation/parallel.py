@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,9 +69,13 @@ class FilePair:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file. Only "\\n" ends one: sentences contain U+0085, where `splitlines` breaks."""
+    """The lines of a UTF-8 file, packed where its name ends in .gz.
+
+    Only "\\n" ends a line: sentences contain U+0085, where `splitlines` breaks.
+    """
     try:
-        text = path.read_bytes().decode()
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
     except UnicodeDecodeError as error:
         raise DataError(f"expected UTF-8 text in {path}, got byte {error.object[error.start]:#x}") from None
     lines = [line.removesuffix("\r") for line in text.split("\n")]

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..contract import Availability, DataError, DataPlace
 from ..data.data import DataSource
+from ..data.download import RemoteFile, Unreachable, failure, fetch
 from ..data.prepared import PreparedData, prepare
 from ..data.sources import TfdsSource, checksum
 from .build import BUILDER, CorpusSlice, RawCorpus, arrange
@@ -19,11 +20,13 @@ from .parallel import FilePair, ParallelSet, find_sets
 
 def sources(task: str, corpus: Corpus, cut: CorpusSlice) -> tuple[DataSource, ...]:
     """Every way to a shared task's pairs, in the order in which they are tried."""
-    return (
-        PlainTextSource(task=task, corpus=corpus, cut=cut),
-        TfdsPairsSource(task=task, corpus=corpus, cut=cut),
-        SacrebleuSource(task=task, corpus=corpus, cut=cut),
+    known = (
+        (PlainTextSource, True),
+        (TfdsPairsSource, bool(corpus.tfds)),
+        (SacrebleuSource, bool(corpus.sacrebleu)),
+        (DownloadedPairsSource, bool(corpus.downloads)),
     )
+    return tuple(source(task=task, corpus=corpus, cut=cut) for source, has_pairs in known if has_pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ class PlainTextSource(PairsSource):
             fidelity="official" if self._is_official(place) else "surrogate",
             ready=not lacks,
             detail=f"lacks {' and '.join(lacks)}" if lacks else ", ".join(pair.name for pair in tests + training),
-            advice=f"put SET.L1-L2.L1 and SET.L1-L2.L2, such as {self.corpus.tests[0]}, into {place.root / 'wmt'}",
+            advice=self._advice(place),
             estimate="some 10 s for 70,000 pairs",
         )
 
@@ -113,6 +116,12 @@ class PlainTextSource(PairsSource):
             tests=self._tests(place),
             official_training=self._is_official(place),
         )
+
+    def _advice(self, place: DataPlace) -> str:
+        first = self.corpus.tests[0]
+        if "/" in first:
+            return f"put SET.L1 and SET.L2, such as {PurePath(first).name}, into {place.root / PurePath(first).parent}"
+        return f"put SET.L1-L2.L1 and SET.L1-L2.L2, such as {first}, into {place.root / 'wmt'}"
 
     def _is_official(self, place: DataPlace) -> bool:
         official = self.corpus.official
@@ -251,6 +260,52 @@ class SacrebleuSource(PairsSource):
         direction = "-".join(self.corpus.languages)
         source, references = get_source_file(its, direction), get_reference_files(its, direction)
         return FilePair(name=name, source=Path(source), target=Path(references[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadedPairsSource(PairsSource):
+    """The files of `corpus.downloads`, each held against its SHA-256."""
+
+    def availability(self, place: DataPlace) -> Availability:
+        remotes = self._remotes()
+        lacks = [remote for remote in remotes if not place.download(remote.name).is_file()]
+        failed = next(filter(None, (failure(remote, place) for remote in lacks)), "")
+        return Availability(
+            source=f"download of {len(remotes)} files",
+            fidelity="official",
+            ready=not lacks and not self._unfit(),
+            detail=self._unfit() or failed or remotes[0].urls[0],
+            advice=f"attnbench data get {self.task}",
+            estimate=f"{sum(remote.bytes for remote in remotes) / 1e6:.1f} MB to download",
+        )
+
+    def prepared(self, place: DataPlace) -> PreparedData | None:
+        if self._unfit() or (place.offline and not self.availability(place).ready):
+            return None
+        try:
+            pairs = {
+                name: FilePair(name=name, source=fetch(both[0], place), target=fetch(both[1], place))
+                for name, both in (self.corpus.downloads or {}).items()
+            }
+        except Unreachable:
+            # `availability` shows the reason, which is remembered
+            return None
+        return self.prepare_files(
+            place,
+            "download",
+            "download of the authors' files",
+            training=[pairs[name] for name in self.corpus.official if self.cut.includes(name)],
+            validation=[pairs[self.corpus.validation]],
+            tests=[pairs[name] for name in self.corpus.tests],
+            official_training=not self.cut.sets,
+        )
+
+    def _remotes(self) -> list[RemoteFile]:
+        return [remote for both in (self.corpus.downloads or {}).values() for remote in both]
+
+    def _unfit(self) -> str:
+        has_training = any(map(self.cut.includes, self.corpus.official))
+        return "" if has_training else f"no training set is in sets={self.cut.sets}"
 
 
 def _text(row: Mapping[str, Any], language: str) -> str:

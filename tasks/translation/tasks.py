@@ -40,9 +40,10 @@ from ..problems.translation import (
 from ..splits import bytes_of
 from .alignments import aligned_pairs, alignment_files
 from .build import CorpusSlice, texts
-from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018, Corpus, invalid_sets
+from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, MULTI30K_EN_DE, RO_EN_2016, ZH_EN_2018, Corpus, invalid_sets
 from .documents import MAX_TOKENS
 from .folder import OwnFolderSource
+from .own_file import OwnFileSource
 from .sources import sources
 from .subwords import BEGIN, END, Subwords
 
@@ -183,6 +184,21 @@ class EnglishGerman(TranslationTask):
     paper: ClassVar[str] = "Bojar et al. 2014, Findings of WMT; Vaswani et al. 2017, section 6.1"
 
 
+class Multi30k(TranslationTask):
+    """English captions of pictures to German, tested on the 1,000 pairs of 2016; 29,000 pairs train."""
+
+    name = "multi30k-en-de"
+    corpus = MULTI30K_EN_DE
+    paper: ClassVar[str] = "Elliott et al. 2016, Multi30K: Multilingual English-German Image Descriptions"
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        # the captions are seen some thirty times, so dropout pays here
+        "quick": TranslationRecipe(
+            dropout=0.1, attention_dropout=0.0, vocabulary=4_000, tokens=1_024, steps=4_000, warmup=300,
+            schedule="linear", evaluate_every=500,
+        ),
+    }  # fmt: skip
+
+
 class EnglishFrench(TranslationTask):
     """English to French of WMT 2014, tested on the 3,003 sentences of newstest2014."""
 
@@ -216,13 +232,16 @@ class EnglishFinnish(TranslationTask):
 
 
 class Parallel(TranslationTask):
-    """Translation learned from a folder of your own parallel text: SET.L1 and SET.L2, one of them called test."""
+    """Translation learned from parallel text of your own: a folder of SET.L1 and SET.L2, one set called test, or a file
+    of lines SOURCE<tab>TARGET, `parallel[file=my.tsv]` or `--pairs my.tsv`.
+    """
 
     name = "parallel"
 
     def __init__(
         self,
         *,
+        file: str = "",
         path: str = "",
         source: str = "",
         target: str = "",
@@ -232,17 +251,27 @@ class Parallel(TranslationTask):
         sets: str = "",
         where: str = "encoder+decoder+cross",
     ):
-        self.path = path
+        self.file, self.path = file, path
+        if file:
+            # BLEU splits words as their language does, where it is named
+            source, target = source or "source", target or "target"
         self.corpus = Corpus(source=source, target=target, tests=("test",))
         super().__init__(pairs=pairs, max_length=max_length, document=document, sets=sets, where=where)
 
     def sources(self, cut: CorpusSlice) -> tuple[DataSource, ...]:
+        if self.file:
+            return (OwnFileSource(task=self.name, path=Path(self.file), corpus=self.corpus, cut=cut),)
         return (self._folder(cut),)
 
     def tests(self, place: DataPlace) -> tuple[str, ...]:
+        if self.file:
+            return self.corpus.tests
         return self._folder(self.cut(TranslationRecipe())).tests(place)
 
     def _folder(self, cut: CorpusSlice) -> OwnFolderSource:
         if not (self.path and self.corpus.source and self.corpus.target):
-            raise SelectionError("expected parallel[path=FOLDER,source=de,target=en], the folder under the data root")
+            raise SelectionError(
+                "expected parallel[path=FOLDER,source=de,target=en], the folder under the data root; or "
+                "parallel[file=my.tsv], which is --pairs my.tsv"
+            )
         return OwnFolderSource(task=self.name, path=Path(self.path), corpus=self.corpus, cut=cut)

@@ -10,7 +10,7 @@ import attnbench
 
 ROOT = Path(attnbench.__file__).parent
 SOURCE_FOLDERS = ("bench", "variants", "tasks", "dashboards", "docs", "examples")
-MOST_SOURCE_LINES, MOST_TEST_LINES = 58_700, 43_500
+MOST_SOURCE_LINES, MOST_TEST_LINES = 60_500, 45_000
 
 
 def lines_below(*folders: str) -> int:

@@ -119,6 +119,8 @@ def test_compare_and_choose_answer_from_the_same_records(results):
     assert attnbench.choose(512, results, task="sweep") == board
     with pytest.raises(SelectionError, match="a length such as 512 or 16k"):
         attnbench.choose("long", results)
+    with pytest.raises(SelectionError, match="at length 32,768"):
+        attnbench.choose("32k", results)
 
 
 def test_what_cannot_be_read_is_told(results, caplog):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import pickle
 from dataclasses import replace
@@ -62,12 +63,23 @@ def lay_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             lines(root / "pg19" / split / f"{book}.txt", sentences(150, 60 + book))
     for entry in TASKS.entries():
         corpus = getattr(TASKS.load(entry.name), "corpus", None)
-        if corpus is not None:
+        if corpus is not None and corpus.downloads:
+            # as downloads, since a folder multi30k under the root would train the tasks of WMT too
+            for seed, (source, target) in enumerate(corpus.downloads.values()):
+                for side, remote in enumerate((source, target)):
+                    text = "".join(line + "\n" for line in sentences(120, 90 + 2 * seed + side))
+                    path = root.parent / "cache" / "downloads" / remote.name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+        elif corpus is not None:
             pair = f"{corpus.source}-{corpus.target}"
             sets = [corpus.tests[0], corpus.validation, corpus.substitutes[0]]
             for seed, name in enumerate(sets):
                 for side, language in enumerate((corpus.source, corpus.target)):
                     lines(root / "wmt" / "train" / f"{name}.{pair}.{language}", sentences(120, 70 + 2 * seed + side))
+    # `text[file=…]` is named from the folder where the command runs
+    lines(root / "own.txt", sentences(600, 110))
+    monkeypatch.chdir(root)
     for seed, name in enumerate(("train", "valid", "test")):
         for side, language in enumerate(("en", "de")):
             lines(root / "mine" / f"{name}.{language}", sentences(120, 80 + 2 * seed + side))

@@ -100,11 +100,8 @@ def test_nothing_is_fingerprinted_that_is_not_there() -> None:
 
 # ---------------------------------------------------------------- first batches
 
-TASKS_BY_NAME = {
-    name: Spec.parse("parallel[path=mine,source=en,target=de]" if name == "parallel" else name)
-    for kind, name in NAMED
-    if kind == "task"
-}
+OWN = {"parallel": "parallel[path=mine,source=en,target=de]", "text": "text[file=own.txt]"}
+TASKS_BY_NAME = {name: Spec.parse(OWN.get(name, name)) for kind, name in NAMED if kind == "task"}
 SUBWORDS = {"wikitext2": Spec.parse("wikitext2[subwords=512]"), "wikitext103": Spec.parse("wikitext103[subwords=512]")}
 """Vocabularies that the small originals have room for."""
 

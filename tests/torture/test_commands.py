@@ -136,7 +136,7 @@ plan --variants rela --task ''
 {PLAN}--lanes tarin
 {PLAN}--lanes train;time
 {PLAN}--device cpu:5
-{PLAN}--device cuda:99
+{PLAN}--device gpu
 {PLAN}--device tpu
 {PLAN}--device ''
 {PLAN}--device mps

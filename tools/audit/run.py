@@ -77,7 +77,10 @@ def audited(target: Target) -> AuditReport:
     """The report of one target; a question where it cannot be built."""
     name = target["name"]
     try:
-        report = api.audit(name, call=target.get("call", ""), causal=target.get("causal"), compile="")
+        report = api.audit(
+            name, call=target.get("call", ""), causal=target.get("causal"), compile="",
+            by_design=tuple(target.get("design", ())),
+        )  # fmt: skip
     except AttnbenchError as error:
         report = AuditReport(target=name, question=str(error))
     # the name of the list, which the canonical text orders otherwise
@@ -95,9 +98,9 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
     yield f"\nVersions: {pinned}.\n\nLayers and functions: {len(layers)}, of which {len(asked)} could not be called. "
     yield f"Causal language models of transformers: {len(causal)}, of which {len(built)} were built small."
     yield "\n## Findings\n\nSizes are in standard deviations of the output.\n"
-    yield from table(layers + built, design=False)
+    yield from table(layers + built, "fails", "says")
     yield "\n## By design\n"
-    yield from table(layers + built, design=True)
+    yield from table(layers + built, "by design", "design")
     yield "\n## What asks back\n\nWhat a mask means, or how a layer is called, was not found out by trial.\n"
     for target, report in layers:
         questions = [report.question] if report.question else []
@@ -107,27 +110,33 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
     yield f"\n## Nothing found\n\nLayers and functions ({len(clean)}): {', '.join(f'`{name}`' for name in clean)}."
     names = [target["name"].removeprefix(MODELS) for target, report in built if report]
     yield f"\nModels of transformers ({len(names)}): {', '.join(names)}."
+    for verdict, words in (("ok", "keep texts of one row apart by"), ("note", "keep no texts of one row apart by")):
+        rows = [target["name"].removeprefix(MODELS) for target, report in built if packed(report) == verdict]
+        yield f"\nModels that {words} position_ids that begin again ({len(rows)}): {', '.join(rows)}."
     missing = [target["name"].removeprefix(MODELS) for target, report in causal if report.question]
     yield f"\nModels that no tiny configuration built or a CPU does not run ({len(missing)}): {', '.join(missing)}."
     yield "\n## Programs\n\nPlain torch; each prints what was found, gradients of another loss than above."
 
     for target, report in layers + built:
         for finding in report.failures:
-            if finding.name not in target.get("design", {}):
-                yield f"\n### {short(target['name'])}: {finding.name}\n\n```python"
-                yield from report.reproduction(finding.name)
-                yield "```"
+            yield f"\n### {short(target['name'])}: {finding.name}\n\n```python"
+            yield from report.reproduction(finding.name)
+            yield "```"
 
 
-def table(found: list[tuple[Target, AuditReport]], *, design: bool) -> Iterator[str]:
-    """A table of the failures that are, or are not, by design."""
+def packed(report: AuditReport) -> str:
+    """The verdict on packed rows; of a test that could not be made, "n.a."."""
+    found = next(each for each in report.findings if each.name == "packed rows")
+    return "n.a." if found.text.startswith("not tested") else found.verdict
+
+
+def table(found: list[tuple[Target, AuditReport]], verdict: str, reasons: str) -> Iterator[str]:
+    """A table of the findings of one verdict, with what targets.toml says of them under `reasons`."""
     yield "| target | property | found | |\n|---|---|---|---|"
     for target, report in found:
-        for finding in report.failures:
-            why = target.get("design", {}).get(finding.name, "")
-            if bool(why) == design:
-                said = why or (target.get("says") or {}).get(finding.name, "")
-                yield f"| `{short(target['name'])}` | {finding.name} | {finding.text} | {said} |"
+        for finding in (each for each in report.findings if each.verdict == verdict):
+            said = target.get(reasons, {}).get(finding.name, "")
+            yield f"| `{short(target['name'])}` | {finding.name} | {finding.text} | {said} |"
 
 
 def short(name: str) -> str:
@@ -135,16 +144,8 @@ def short(name: str) -> str:
     place, _, rest = name.rpartition(":")
     name, bracket, inside = rest.partition("[")
     sizes = (
-        "dim=",
-        "heads=",
-        "dim_head=",
-        "depth=",
-        "num_tokens=",
-        "max_seq_len=",
-        "embed_dim=",
-        "num_heads=",
-        "seq_len=",
-    )
+        "dim=", "heads=", "dim_head=", "depth=", "num_tokens=", "max_seq_len=", "embed_dim=", "num_heads=", "seq_len=",
+    )  # fmt: skip
     kept = [each for each in inside.removesuffix("]").split(",") if not each.startswith(sizes)]
     own = place.split(".")[0] if not place.endswith(".py") else ""
     return f"{own}:{name}[{','.join(kept)}]".strip(":").replace("[]", "") if bracket else f"{own}:{name}".strip(":")

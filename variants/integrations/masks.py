@@ -28,8 +28,8 @@ def boolean(mask: Tensor) -> Tensor:
     if not mask.is_floating_point():
         raise Unsupported(f"expected a mask of Booleans, or of numbers to add to scores, got {mask.dtype}")
     allowed = mask == 0
-    # libraries hide by the lowest number of some dtype, or by -inf
-    if not bool((allowed | (mask <= torch.finfo(torch.float16).min)).all()):
+    # libraries hide by the lowest number of some dtype, by -inf or by -10000, which a softmax makes exactly 0 of
+    if not bool((allowed | (mask <= -10_000)).all()):
         raise Unsupported("the mask adds a bias to scores, which a variant has no place for")
     return allowed
 

@@ -14,20 +14,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from ...bench.core.spec import Spec
 from .. import build
-from ..contract import AttentionShape, Mask, Unsupported, Variant
+from ..contract import AttentionShape, Mask, Unsupported, Variant, Wrapper
 from ..ops.patterns import PatternVariant
 from .masks import ReadMask, boolean, read_mask
+from .own_attention import PREFIX, own_attention
 
 __all__ = ["attach", "observe", "register"]
 
@@ -49,7 +51,7 @@ _REFUSED = {
 }
 """Arguments that change the scores of a model, and that a variant has no place for."""
 
-Observer = Callable[[nn.Module, Variant, Tensor, Tensor, Mask], None]
+Observer = Callable[[nn.Module, Variant, Tensor, Tensor, Mask, Tensor | None], None]
 
 _observers: list[Observer] = []
 # not as submodules: what has no parameters is no part of a checkpoint
@@ -60,21 +62,43 @@ def register(selection: str, *, temperature: float = 1.0) -> str:
     """Registers a variant, such as `entmax[alpha=1.25]`, and its masks; returns the name for `attn_implementation`.
 
     `temperature` divides the scores, beside the model's own scaling. Registering again changes nothing. Raises
-    SelectionError for an unknown name or parameter. What cannot be done is known when the model runs, and raises
-    Unsupported with the reason.
+    SelectionError for an unknown name or parameter. From then on `set_attn_implementation` and `from_pretrained` raise
+    Unsupported for a model that the name would not change. What else cannot be done is known when the model runs, and
+    raises Unsupported with the reason.
     """
-    if not temperature > 0.0:
-        raise ValueError(f"expected a temperature above 0, got {temperature}")
     spec = Spec.parse(selection)
-    # an unknown name or parameter is found here and not within the model
+    if any(_tried(each).takes_hidden for each in spec.layers or (spec,)):
+        raise Unsupported(
+            f"{spec} takes the hidden state, which the interface of transformers does not hand on; call "
+            "attach(model, selection)"
+        )
+    return _registered(spec, temperature)
+
+
+def _tried(spec: Spec) -> Variant:
+    """A variant of one layer, built small, so that a wrong name is found here and not within the model."""
     shape = AttentionShape(heads=2, head_dim=16, max_length=64)
     try:
         tried = build(str(spec), shape)
     except Unsupported:
         tried = build(str(spec), replace(shape, causal=True))
-    if tried.takes_hidden:
-        raise Unsupported(f"{spec} takes the hidden state, which the interface of transformers does not hand on")
-    name = f"attnbench {spec}" + (f" temperature={temperature:g}" if temperature != 1.0 else "")
+    reason = (
+        "it has projections of its own, and those of the model would stay around it" if tried.owns_projections
+        else "it changes the feed-forward of its layer" if tried.matches_parameters
+        else "it puts a sublayer before attention" if tried.pre_layer(shape.width) is not None
+        else ""
+    )  # fmt: skip
+    if reason:
+        raise Unsupported(f"{spec} cannot stand in for the attention of a model of transformers: {reason}")
+    return tried
+
+
+def _registered(spec: Spec, temperature: float) -> str:
+    if not temperature > 0.0:
+        raise ValueError(f"expected a temperature above 0, got {temperature}")
+    for each in spec.layers or (spec,):
+        _tried(each)
+    name = f"{PREFIX}{spec}" + (f" temperature={temperature:g}" if temperature != 1.0 else "")
     AttentionInterface.register(name, _attention(str(spec), temperature))
     AttentionMaskInterface.register(name, _mask)
     return name
@@ -83,16 +107,14 @@ def register(selection: str, *, temperature: float = 1.0) -> str:
 def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> list[nn.Module]:
     """Makes a model attend by a variant, and returns its attention modules; two tokens are run to see that it can.
 
-    As `register` and `set_attn_implementation`, and for variants with parameters of their own the only way: each
-    attention module gets one as a submodule, drawn as for training, so that it is trained, moved and saved with the
-    model. Raises Unsupported, with the model as it was, for a model of which some layer does not attend through the
-    interface, and for all that `register` refuses.
+    As `register` and `set_attn_implementation`, and the only way for variants with parameters of their own or with the
+    hidden state: each attention module gets one as a submodule, drawn as for training, so that it is trained, moved and
+    saved with the model, and a hook that hands over the hidden state. Raises Unsupported, with the model as it was, for
+    a model of which some layer does not attend through the interface, and for all that `register` refuses.
     """
     config: Any = model.config
     before = config._attn_implementation
-    if not cast(Any, model)._can_set_attn_implementation():
-        raise Unsupported(f"{type(model).__name__} does not attend through the interface of transformers")
-    name = register(selection, temperature=temperature)
+    name = _registered(Spec.parse(selection), temperature)
     if model.main_input_name != "input_ids":
         raise Unsupported(
             f"{type(model).__name__} takes {model.main_input_name}, so attach cannot run two tokens through it; for a "
@@ -106,6 +128,9 @@ def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> lis
     spec, training = str(Spec.parse(selection)), model.training
     earlier = {module: variant for module in model.modules() if (variant := _attached(module))}
     cast(Any, model).set_attn_implementation(name)
+    # of all modules, since those that attend are not known yet
+    hooks = [module.register_forward_pre_hook(_keep_hidden, with_kwargs=True) for module in model.modules()]
+    _hidden.clear()
     _attaching.append(spec)
     try:
         with torch.no_grad(), observe(notice):
@@ -125,6 +150,8 @@ def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> lis
                 f"{len(calls)} of the {layers} layers of {type(model).__name__} attend through the interface of "
                 "transformers; the others would stay as they are"
             )
+        if own := {type(module).__name__ for module in own_attention(model) if module in _hidden}:
+            raise Unsupported(f"{', '.join(sorted(own))} in {type(model).__name__} computes its own attention")
         if getattr(config, SAVED, None) == spec and not earlier:
             _load(model)
     except BaseException:
@@ -137,10 +164,17 @@ def attach(model: nn.Module, selection: str, *, temperature: float = 1.0) -> lis
     finally:
         _attaching.pop()
         model.train(training)
+        for hook in hooks:
+            hook.remove()
     for module in earlier:
         if (variant := _attached(module)) and variant.selection != spec:
             # its parameters would be those of a variant that no longer attends
             del module._modules[CHILD]
+    for module in dict.fromkeys(calls):
+        if old := _hooks.pop(module, None):
+            old.remove()
+        if getattr(_attached(module), "takes_hidden", False):
+            _hooks[module] = module.register_forward_pre_hook(_keep_hidden, with_kwargs=True)
     # `save_pretrained` writes it, so that `attach` after `from_pretrained` knows that there are parameters to load
     setattr(config, SAVED, spec if any(_attached(module) for module in calls) else None)
     return list(dict.fromkeys(calls))
@@ -171,6 +205,22 @@ def _load(model: nn.Module) -> None:
 
 _attaching: list[str] = []
 
+# references that keep no graph alive; a module is in it from when it ran
+_hidden: WeakKeyDictionary[nn.Module, Callable[[], Tensor | None]] = WeakKeyDictionary()
+_hooks: WeakKeyDictionary[nn.Module, RemovableHandle] = WeakKeyDictionary()
+
+
+def _keep_hidden(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Notes the hidden state that an attention module is called with, for the variant inside."""
+    hidden = named.get("hidden_states", positional[0] if positional else None)
+    _hidden[module] = ref(hidden) if isinstance(hidden, Tensor) else lambda: None
+
+
+def _hidden_of(module: nn.Module, query: Tensor) -> Tensor | None:
+    """The hidden state of these queries, (batch, queries, width), where a hook has seen it."""
+    hidden = _hidden.get(module, lambda: None)()
+    return hidden if hidden is not None and hidden.shape[:-1] == (query.shape[0], query.shape[2]) else None
+
 
 def _attached(module: nn.Module) -> Any:
     """The variant with parameters that `attach` has put into an attention module, or None."""
@@ -179,9 +229,10 @@ def _attached(module: nn.Module) -> Any:
 
 @contextlib.contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-    """Inside, each attention calls observer(module, variant, query, key, mask), the query scaled as the variant has it.
+    """Inside, each attention calls observer(module, variant, query, key, mask, hidden).
 
-    For analysis: `variant.weights(query, key, mask)` are the weights before dropout.
+    For analysis: the query is scaled as the variant has it, and `variant.weights_with(query, key, mask, None, hidden)`
+    are the weights before dropout.
     """
     _observers.append(observer)
     try:
@@ -231,19 +282,20 @@ def _attention(spec: str, temperature: float) -> Callable[..., tuple[Tensor, Non
             if more.get(argument) is not None:
                 raise _unsupported(spec, module, reason)
         try:
-            read = _read(module, key, attention_mask, more)
+            read = _read(module, query.shape[2], key, attention_mask, more)
         except Unsupported as error:
             raise _unsupported(spec, module, str(error)) from error
         key, value = key[:, :, : read.keys], value[:, :, : read.keys]
-        variant = _variant(spec, module, query, key, read.mask, float(dropout))
+        hidden = _hidden_of(module, query)
+        variant = _variant(spec, module, query, key, read.mask, float(dropout), hidden)
         # variants divide by sqrt(head_dim) themselves; exactly 1 for most models, so that nothing is rounded
         own = query.shape[-1] ** -0.5
         factor = (own if scaling is None else scaling) / own / temperature
         if not math.isclose(factor, 1.0, rel_tol=1e-12):
             query = query * factor
         for observer in _observers:
-            observer(module, variant, query, key, read.mask)
-        output = variant(query, key, value, read.mask)
+            observer(module, variant, query, key, read.mask, hidden)
+        output = variant(query, key, value, read.mask, hidden)
         return output.transpose(1, 2).contiguous(), None
 
     return attention
@@ -253,26 +305,33 @@ def _unsupported(spec: str, module: nn.Module, reason: str) -> Unsupported:
     return Unsupported(f"{spec} cannot stand in for the attention of {type(module).__name__}: {reason}")
 
 
-def _read(module: nn.Module, key: Tensor, mask: Tensor | None, more: dict[str, Any]) -> ReadMask:
+def _read(module: nn.Module, queries: int, key: Tensor, mask: Tensor | None, more: dict[str, Any]) -> ReadMask:
     given = more.get("is_causal")
-    causal = bool(getattr(module, "is_causal", True) if given is None else given)
     keys = key.shape[2]
     if mask is None:
-        # of encoders that make no mask, and of whoever calls the module by itself: `is_causal` alone says what is meant
+        # of encoders that make no mask: eager attention hides nothing then, whereas SDPA goes by what the module says
+        causal = bool(getattr(module, "is_causal", False) if given is None else given) and not _crosses(module)
+        if causal and given is None and queries > 1:
+            raise Unsupported("no mask came, and the module says is_causal, which eager attention would not heed")
         window = more.get("sliding_window")
         if window is not None and keys > window:
             raise Unsupported("a sliding window came without a mask")
         if more.get("cu_seq_lens_q") is not None:
             raise Unsupported("packed sequences came without a mask")
-        return ReadMask(mask=Mask(causal=causal and not _crosses(module)), keys=keys)
+        return ReadMask(mask=Mask(causal=causal), keys=keys)
+    causal = bool(getattr(module, "is_causal", True) if given is None else given)
     # all layers get one tensor, which is read once; a mask that was changed in place is read again
     version = None if mask.is_inference() else mask._version
     known = getattr(mask, "_attnbench_read", None)
-    if known is not None and version is not None and known[:2] == (version, causal):
-        return cast(ReadMask, known[2])
+    if known is not None and version is not None and known[:3] == (version, causal, queries):
+        return cast(ReadMask, known[3])
     # caches of a fixed size may be longer than the mask says
-    read = read_mask(boolean(mask.as_subclass(Tensor)[..., :keys]), causal=causal)
-    mask._attnbench_read = (version, causal, read)  # type: ignore[attr-defined]
+    allowed = boolean(mask.as_subclass(Tensor)[..., :keys])
+    if allowed.dim() == 4 and allowed.shape[2] == 1:
+        # LayoutLM gives one row for all queries
+        allowed = allowed.expand(-1, -1, queries, -1)
+    read = read_mask(allowed, causal=causal)
+    mask._attnbench_read = (version, causal, queries, read)  # type: ignore[attr-defined]
     return read
 
 
@@ -280,14 +339,20 @@ def _crosses(module: nn.Module) -> bool:
     return bool(getattr(module, "is_cross_attention", False))
 
 
-def _variant(spec: str, module: nn.Module, query: Tensor, key: Tensor, mask: Mask, dropout: float) -> Variant:
+def _variant(
+    spec: str, module: nn.Module, query: Tensor, key: Tensor, mask: Mask, dropout: float, hidden: Tensor | None
+) -> Variant:
     """The variant of an attention module, for these inputs."""
     config: Any = getattr(module, "config", None)
     queries, keys = query.shape[2], key.shape[2]
-    layer = getattr(module, "layer_idx", None) or 0
+    layer = getattr(module, "layer_idx", None)
+    if layer is None and "//" in spec:
+        raise _unsupported(spec, module, "the module does not know its layer, which decides what a pattern names")
+    layer = layer or 0
     shape = AttentionShape(
         heads=query.shape[1],
         kv_heads=key.shape[1],
+        hidden_width=hidden.shape[-1] if hidden is not None else 0,
         head_dim=query.shape[3],
         max_length=max(keys, getattr(config, "max_position_embeddings", None) or 0),
         causal=mask.causal,
@@ -311,6 +376,8 @@ def _variant(spec: str, module: nn.Module, query: Tensor, key: Tensor, mask: Mas
                 module.add_module(CHILD, variant)
             else:
                 kinds[known] = variant
+    if variant.takes_hidden and hidden is None:
+        raise _unsupported(spec, module, "it takes the hidden state, which this module is not called with")
     if variant.shape.dropout != dropout or variant.shape.causal != shape.causal:
         if reason := variant.supports(shape):
             raise _unsupported(spec, module, reason)
@@ -344,6 +411,8 @@ def _new(spec: str, module: nn.Module, shape: AttentionShape) -> Variant:
 
 def _has_linear_state(variant: Variant) -> bool:
     """Whether it decodes from a state that does not grow with the keys, other than the last keys themselves."""
+    while isinstance(variant, Wrapper):
+        variant = variant.inner
     if type(variant).step is Variant.step or isinstance(variant, PatternVariant):
         return False
     long, longer = (replace(variant.shape, max_length=length) for length in (2**20, 2**21))

@@ -167,6 +167,10 @@ class SlurmExecutor:
         self._running: dict[str, _Submitted] = {}
         self._asked = 0.0
 
+    def require(self) -> None:
+        """Raises SelectionError without submitit or a Slurm, StoreError for a folder that others may write in."""
+        self._engine(Needs(gpus=0, threads=1))
+
     def submit(self, job: Job, needs: Needs) -> None:
         data_dir = job.data_dir.absolute() if job.data_dir else None
         job = replace(job, executor="slurm", results=job.results.absolute(), data_dir=data_dir)
@@ -263,7 +267,7 @@ class SlurmExecutor:
         try:
             import submitit
         except ImportError:
-            raise SelectionError("expected submitit for --executor slurm: pip install 'attnbench[slurm]'") from None
+            raise SelectionError("expected submitit for --executor slurm: pip install submitit") from None
         options = self.options
         make_private(self.folder)
         if self.folder.is_symlink() or not is_trusted(self.folder):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from ...core.cell import REFERENCE
@@ -15,7 +14,7 @@ from ...measure.memory import held_bytes, peak_bytes, reserved_bytes, storages
 from ...measure.roofline import Peaks, peaks
 from ...measure.system_load import CORES
 from ...measure.timer import TimingRun
-from ..context import WorkerContext, own_projections
+from ..context import WorkerContext, decode_state, own_projections
 from ..workloads.workload import Workload, Workloads
 
 NULL = "null control"
@@ -52,11 +51,8 @@ def costs(
     yield Measurement.of("padded_tokens_per_second", workloads.padded / median)
     density = statistics.fmean(variant.density(variant.shape) for variant in workload.variants)
     yield Measurement.of("declared_density", density)
-    # what decoding would hold is that of the causal form, whatever the direction of this task
-    states = [variant.state_bytes(replace(variant.shape, causal=True)) for variant in workload.variants]
-    held = [state for state in states if state is not None]
-    if len(held) == len(states) and workloads.mode != "decode":
-        yield Measurement.of("state_bytes", sum(held), length=workloads.recipe.length)
+    if workloads.mode != "decode":
+        yield from decode_state(workload.variants, workloads.recipe.length)
     if workload.compilation is not None:
         yield Measurement.of(
             "compile_seconds", workload.compilation.seconds, graphs=workload.compilation.graphs, graph_breaks=0

@@ -25,7 +25,7 @@ from ...train.checkpoint import Training, mark_of
 from ...train.objectives.objective import Objective
 from ...train.objectives.registry import objective_for
 from ...train.trainer import Trainer
-from ..context import RecordBuilder, WorkerContext, implementation_of, own_projections
+from ..context import RecordBuilder, WorkerContext, decode_state, implementation_of, own_projections
 from ..events import Event, Stage, TrainingProgress, Warned
 from ..global_state import StateWatch
 
@@ -100,6 +100,9 @@ def _train(builder: RecordBuilder) -> None:
         *own_projections(model.variants),
         *_costs(trainer),
     ]
+    if task.problem().causal:
+        # some tasks are never timed, and recall is a question of how much a state holds
+        builder.measurements += decode_state(model.variants, model.variants[0].shape.max_length)
     # the preset asks for dropout of the attention weights, and the variant drops none
     if any(variant.shape.dropout > 0 and not variant.uses_dropout for variant in model.variants):
         builder.measurements.append(Measurement.of("attention_dropout", 0.0))

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import sys
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from attnbench.bench.audit.experiment import assigned
 from attnbench.bench.audit.future import distances
 from attnbench.bench.audit.suite import audit_module
+from attnbench.bench.core.errors import SelectionError
 
 
 class Layer(nn.Module):
@@ -129,6 +131,81 @@ class Overflowing(Layer):
         return (q @ k.mT).masked_fill(~pairs, -1e9).softmax(-1) @ v if q.dtype == torch.float32 else q * torch.inf
 
 
+class Documents(Layer):
+    """Rows may hold several texts; their boundaries are exact."""
+
+    boundary = 0
+
+    def forward(self, x, mask=None, document_ids=None):
+        q, k, v = self.projections(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        q, k = self.turned(q, 0), self.turned(k, 0)
+        pairs = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        if mask is not None:
+            pairs = pairs & mask[:, None, None]
+        if document_ids is not None:
+            of_keys = document_ids.roll(self.boundary, 1)
+            pairs = pairs & (document_ids[:, None, :, None] == of_keys[:, None, None])
+        return self.output(self.mixed(q, k, v, pairs).transpose(1, 2).flatten(2))
+
+
+class DocumentsOffByOne(Documents):
+    """The last token of a text counts among those of the next."""
+
+    boundary = -1
+
+
+class AbsoluteInRows(Documents):
+    """Positions count through all texts of a row."""
+
+    def turned(self, x, before):
+        return x + torch.arange(x.shape[2])[:, None] * 0.05
+
+
+class Lengths(Documents):
+    """Boundaries as numbers of tokens before each text."""
+
+    def forward(self, x, mask=None, cu_seqlens=None):
+        texts = None if cu_seqlens is None else torch.bucketize(torch.arange(x.shape[1]), cu_seqlens, right=True)[None]
+        return super().forward(x, mask, texts)
+
+
+class PositionsAlone(Documents):
+    def forward(self, x, mask=None, position_ids=None):
+        return super().forward(x, mask)
+
+
+class Windowed(Layer):
+    """Causal attention in a window of eight tokens, the own one among them."""
+
+    sliding_window = 8
+
+    def mixed(self, q, k, v, pairs):
+        return super().mixed(q, k, v, pairs & torch.ones_like(pairs).triu(1 - self.sliding_window))
+
+
+class IgnoredWindow(Layer):
+    sliding_window = 8
+
+
+class WindowThatGrows(Windowed):
+    """The argument that is named like the window asks for another one, and refuses."""
+
+    def forward(self, x, mask=None, cache=None, window_size=None):
+        assert window_size is None
+        return super().forward(x, mask, cache)
+
+
+def windowed_function(q, k, v, is_causal=False, window_size=(-1, -1)):
+    """As flash attention takes a window: tokens to the left and to the right."""
+    pairs = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+    pairs = pairs.tril() if is_causal else pairs
+    return F.scaled_dot_product_attention(q, k, v, pairs.triu(-window_size[0]) if window_size[0] >= 0 else pairs)
+
+
+def ignoring_function(q, k, v, is_causal=False, window_size=(-1, -1)):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+
 def report_of(kind, **options):
     return audit_module(kind(), kind.__name__, compile="", **options)
 
@@ -149,6 +226,9 @@ FAULTS = [
     (Detached, "gradients", "not the derivative"),
     (NaNGradients, "empty rows", "gradients are NaN"),
     (Overflowing, "half precision", "bfloat16 differs"),
+    (DocumentsOffByOne, "packed rows", "through document_ids one text moves another in its row"),
+    (AbsoluteInRows, "packed rows", "through document_ids a text behind another differs from itself alone"),
+    (IgnoredWindow, "window", "of 8 reaches 63 back: it is ignored"),
 ]
 
 
@@ -182,6 +262,44 @@ def test_a_right_layer_with_rotary_positions_passes_everywhere():
     passed = {"future", "padding", "amount of padding", "mask and future", "batch", "empty rows", "gradients",
               "evaluation", "half precision", "decoding", "pieces", "compile"}  # fmt: skip
     assert passed <= {name for name, verdict in verdicts.items() if verdict == "ok"}, str(report)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "verdict", "text"),
+    [
+        (Documents(), "packed rows", "ok", ""),
+        (Lengths(), "packed rows", "ok", ""),
+        (PositionsAlone(), "packed rows", "note", "position_ids alone do not keep texts apart"),
+        (Layer(), "packed rows", "n.a.", "no argument for them"),
+        (Windowed(), "window", "note", "of 8 reaches 7 back"),
+        (WindowThatGrows(), "window", "note", "of 8 reaches 7 back"),
+        (windowed_function, "window", "note", "of 8 reaches 8 back"),
+        (ignoring_function, "window", "fails", "of 8 reaches 63 back: it is ignored"),
+        (Layer(), "window", "n.a.", ""),
+    ],
+)
+def test_packed_rows_and_windows_are_judged_where_there_is_an_argument(target, name, verdict, text):
+    found = {each.name: each for each in audit_module(target, compile="").findings}[name]
+    assert (found.verdict, found.text) == (verdict, text)
+
+
+def test_packed_rows_of_a_model_are_judged_by_its_positions():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_positions=64, n_embd=16, n_layer=2, n_head=2))
+    found = {each.name: each for each in audit_module(model, compile="").findings}["packed rows"]
+    assert (found.verdict, found.text) == ("ok", "")
+
+
+def test_a_finding_by_design_is_named_and_fails_nothing():
+    failing = [each.name for each in report_of(OneAhead).failures]
+    report = report_of(OneAhead, by_design=failing)
+    assert report and not report.failures
+    assert "future: by design, leak at distance 1 (off by one?)" in str(report)
+    assert [each.name for each in report_of(OneAhead, by_design=["future"]).failures] == failing[1:]
+    with pytest.raises(SelectionError, match=r"expected by design some of future, padding, .*; got 'past'"):
+        report_of(OneAhead, by_design=["past"])
 
 
 def test_what_looks_both_ways_by_design_is_said_and_fails_nothing():
@@ -255,6 +373,9 @@ def test_the_command_audits_a_file_in_a_child(tmp_path, monkeypatch, capsys):
     )
     assert main() == 1
     assert '"verdict": "fails"' in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--by-design", "future,gradients"])
+    assert main() == 0
+    assert '"verdict": "by design"' in capsys.readouterr().out
     assert "mine" not in __import__("sys").modules
 
 

@@ -124,7 +124,7 @@ def test_of_several_machines_the_newest_timings_count(bench) -> None:
     found = board_for_choice(table, board_keys(table), Requirements(length=512), b.predictions)
     assert found.ranked[0].entries[0].value == pytest.approx(0.25)
     (cost,) = [note for note in found.notes if note.topic == "cost"]
-    assert "on machine box-2" in cost.text and cost.text.endswith("; others: --machine box-1")
+    assert "on Abacus 9, 2 of 2 cores (box-2)" in cost.text and cost.text.endswith("; others: --machine box-1")
 
 
 def test_times_of_two_shapes_are_not_mixed_and_the_plainest_counts(bench) -> None:
@@ -183,3 +183,28 @@ def test_a_task_that_the_reference_did_not_learn_judges_nobody(world) -> None:
     assert "local" in {row.name for row in found.ranked}
     assert facts(found.headline, found)[0] == "local" and "softmax did not learn lra-text" in found.headline
     assert notes(found, "learned")[0].warning
+
+
+def test_what_nobody_knows_is_no_answer_and_the_tasks_are_asked_for(world) -> None:
+    world.task = "lra-image"
+    world.train("softmax", [], correct=[right(0.6)] * 3)
+    assert board(world).headline == (
+        "No answer, because 4 of 4 open variants were not trained on every task that is judged. Name the tasks that "
+        "matter, as in `--task lra-image`: 2 are judged."
+    )
+
+
+def test_one_open_variant_among_the_failed_is_no_answer(bench) -> None:
+    b = bench()
+    for name in ("softmax", "rela"):
+        b.train(name, [], correct=[right(0.6)] * 3)
+        b.time(name, TIMES, TIMES)
+    b.time("linear", TIMES, TIMES)
+    assert board(b).headline.startswith("Take ")
+    only = bench()
+    only.train("softmax", [], correct=[right(0.6)] * 3)
+    for name in ("softmax", "linear"):
+        only.time(name, TIMES, TIMES)
+    assert board(only).headline == (
+        "No answer, because 1 of 1 open variants was not trained on every task that is judged."
+    )

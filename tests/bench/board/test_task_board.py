@@ -333,6 +333,15 @@ def test_quality_at_equal_decode_state_names_who_it_is_held_against(bench) -> No
     assert notes(found, "at equal state")
 
 
+def test_the_decode_state_of_a_task_that_is_never_timed_is_that_of_its_trainings(bench) -> None:
+    b = three(bench)
+    b.train("held", [0.5, 0.6, 0.7], more=[Measurement.of("state_bytes", 1024.0, length=64)])
+    assert entry(board(b), "held", "state").text == "1 KiB"
+    # a timing is of the length that the task is trained at
+    b.time("held", REFERENCE_TIMES, REFERENCE_TIMES, more=[Measurement.of("state_bytes", 2048.0, length=512)])
+    assert entry(board(b), "held", "state").text == "2 KiB"
+
+
 def test_a_decode_state_that_no_json_can_hold_is_none(bench) -> None:
     b = three(bench)
     b.time("rela", REFERENCE_TIMES, REFERENCE_TIMES, more=[Measurement.of("state_bytes", float("inf"), length=512)])

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from attnbench.bench.cli.check import check
 from attnbench.bench.core.entry_points import EntryPointGroup, read_group
-from attnbench.bench.core.errors import AttnbenchError, DeviceError, SelectionError
+from attnbench.bench.core.errors import AttnbenchError, SelectionError
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import PROPERTIES, GateResult, examine, quick_gate
 from attnbench.bench.gate.case import gap
@@ -295,7 +295,7 @@ def test_check_as_json_has_one_object_for_each_property_and_setting(plugins: Non
         (("leeky",), SelectionError),
         (("windowed[size=5]",), SelectionError),
         (("softmax", "--dtype", "int8"), SelectionError),
-        (("softmax", "--device", "abacus"), DeviceError),
+        (("softmax", "--device", "abacus"), SelectionError),
     ],
 )
 def test_check_tells_a_mistake_before_it_examines(

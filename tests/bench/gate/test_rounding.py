@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import Tensor
 
-from attnbench.bench.gate import quick_gate
+from attnbench.bench.gate import numerics, quick_gate
 from attnbench.bench.gate.case import Case, Inputs, RunSetting
 from attnbench.bench.gate.twins import differences
 from attnbench.variants import AttentionShape
@@ -17,6 +17,17 @@ ALLOWED = [1e-6] * 4
 def test_a_row_whose_only_weight_is_nearly_zero_is_no_fault() -> None:
     """Its gradients err by what its score is rounded by; those of the eager definition in float32 by luck by less."""
     assert quick_gate("rela[norm=head]", SHAPE, 44, batch=11) is None
+
+
+@pytest.mark.parametrize(("name", "seed", "dtype"), [
+    ("scalable-softmax", 9, "bfloat16"), ("scalable-softmax", 4, "float16"),
+])  # fmt: skip
+def test_scores_that_a_temperature_makes_larger_may_be_rounded_once_more(name: str, seed: int, dtype: str) -> None:
+    """ln 512 times the score is as many times as sensitive; the scaled query is rounded before the fused softmax."""
+    shape = AttentionShape(heads=2, head_dim=64, max_length=512)
+    case = Case(name, shape, RunSetting(512, 1, "own"), seed, thorough=True, measured=10)
+    answers = list(getattr(numerics, dtype)(case))
+    assert len(answers) == 2 and all(answer.value <= answer.allowed for answer in answers)
 
 
 @pytest.fixture

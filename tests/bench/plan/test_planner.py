@@ -178,6 +178,16 @@ def test_code_that_was_restored_is_measured_once_more_so_that_it_counts_again(ma
     assert again.blocks == () and not any("dot" in notice for notice in again.notices)
 
 
+def test_the_reference_is_not_measured_again_for_code_that_was_restored(make, done):
+    # the reference is the package's own, whose versions count
+    for step in make(seeds=3).steps:
+        done(step.cell)
+    for step in make(seeds=3).steps:
+        if str(step.cell.variant) == "softmax":
+            done(step.cell, Outcome.CRASHED, digest="lane1-now-broken")
+    assert make(seeds=3).blocks == ()
+
+
 def test_records_of_other_data_or_of_another_machine_ask_for_nothing(make, done):
     for step in make().steps:
         done(step.cell)

@@ -11,7 +11,7 @@ from attnbench.bench.core.record import Machine, Outcome, Provenance, Record, Si
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
 from attnbench.bench.plan.fingerprint import digest_of_cell
-from attnbench.bench.plan.planner import stored_choice, tuning_cells
+from attnbench.bench.plan.planner import search_of, tuning_cells
 from attnbench.bench.plan.skip import failed_shorter
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
@@ -54,7 +54,7 @@ def test_a_choice_waits_for_every_tuning_seed_of_every_rate() -> None:
         (one.key, "now"): Record(cell=one, outcome=Outcome.TIMEOUT, machine=MACHINE, digest="now", reason="slow")
         for one in trials
     }
-    assert len(trials) == 4 and stored_choice(cell, recipe, failed, lambda one: "now") is not None
+    assert len(trials) == 4 and search_of(cell, recipe, failed, lambda one: "now")[1] is not None
     for one in trials:
         rest = {key: record for key, record in failed.items() if key[0] != one.key}
-        assert stored_choice(cell, recipe, rest, lambda each: "now") is None
+        assert search_of(cell, recipe, rest, lambda each: "now")[1] is None

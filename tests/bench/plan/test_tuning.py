@@ -10,7 +10,7 @@ from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
-from attnbench.bench.plan.planner import NO_ATTENTION_ADDED, stored_choice, tuning_cells
+from attnbench.bench.plan.planner import NO_ATTENTION_ADDED, search_of, tuning_cells
 from attnbench.bench.store.learning_rates import first_results
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
@@ -53,7 +53,7 @@ def of(made, *lanes):
 def choice(store, digest_of):
     def stored(cell):
         recipe = recipe_facts(cell.task, cell.preset)
-        return stored_choice(cell, recipe, first_results(store.records()), digest_of)
+        return search_of(cell, recipe, first_results(store.records()), digest_of)[1]
 
     return stored
 
@@ -107,6 +107,55 @@ def test_the_choice_is_a_function_of_the_records_on_whatever_machine(make, done,
     # nothing of it is left to this machine
     assert all(lane != "tune" for lane, *_ in short(make().steps))
     assert all(block.after == () for block in make().blocks)
+
+
+def tried(made):
+    return [cell.preset.get("learning_rate") for cell in of(made, "tune")]
+
+
+@pytest.mark.parametrize(
+    ("best", "expected", "chosen"),
+    [
+        # inside the grid from the start
+        ({2e-3: 0.5, 4e-3: 0.9, 8e-3: 0.5}, [2e-3, 4e-3, 8e-3], 4e-3),
+        # one rate beyond the upper end is worse, so the best is inside
+        ({8e-3: 0.9, 0.024: 0.5}, [2e-3, 4e-3, 8e-3, 0.024], 8e-3),
+        ({0.024: 0.9, 0.072: 0.5}, [2e-3, 4e-3, 8e-3, 0.024, 0.072], 0.024),
+        # twice at most
+        ({0.024: 0.8, 0.072: 0.9}, [2e-3, 4e-3, 8e-3, 0.024, 0.072], 0.072),
+        ({2e-3: 0.8, 6.67e-4: 0.9, 2.22e-4: 0.5}, [2.22e-4, 6.67e-4, 2e-3, 4e-3, 8e-3], 6.67e-4),
+        # where nothing trained there is no end to go beyond
+        ({}, [2e-3, 4e-3, 8e-3], None),
+    ],
+)
+def test_a_best_rate_at_an_end_of_the_grid_is_searched_beyond_it(make, done, choice, best, expected, chosen):
+    preset = "smoke[learning_rates=2e-3|4e-3|8e-3,rate_extensions=2]"
+    for _ in range(4):
+        made = make(preset=preset)
+        left = [step.cell for step in made.left if step.cell.lane == "tune"]
+        # no training before the search has ended, and then all of them
+        decided = not made.undecided
+        assert bool(left) is not decided
+        assert [block.lane for block in made.blocks if block.lane in ("tune", "train")] == (
+            ["train"] * 2 if decided else ["tune"] * len(left)
+        )
+        for cell in left:
+            rate = cell.preset.get("learning_rate")
+            outcome = Outcome.OK if best else Outcome.CRASHED
+            # below the best at lower rates, so that the ends of the grid are no ties
+            done(cell, outcome, best.get(rate, 0.4 if rate < 0.002 else 0.3 + 10 * rate if rate < 0.01 else 0.1))
+    assert tried(made) == expected and made.undecided == ()
+    assert choice(of(made, "train")[0]).rate == chosen
+
+
+def test_a_search_repeats_no_trial_of_the_grid_alone_and_asks_for_none_once_all_is_trained(make, done):
+    for cell in of(make(), "tune"):
+        done(cell, accuracy=0.9 if cell.preset.get("learning_rate") == 8e-3 else 0.1)
+    made = make(preset="smoke[learning_rates=2e-3|8e-3,rate_extensions=1]")
+    assert [step.cell.preset.get("learning_rate") for step in made.left if step.cell.lane == "tune"] == [0.024]
+    for cell in of(made, "train", "time", "baseline"):
+        done(cell)
+    assert make(preset="smoke[learning_rates=2e-3|8e-3,rate_extensions=1]").left == ()
 
 
 def test_trials_come_back_only_where_training_is_left(make, done):

@@ -11,7 +11,7 @@ from attnbench.bench.core.record import Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.suite import Suite
 from attnbench.bench.run.context import WorkerContext
-from attnbench.bench.run.events import CellFinished
+from attnbench.bench.run.events import CellFinished, LoggingListener
 from attnbench.bench.run.lanes.train import train_cell
 from attnbench.bench.run.runner import Runner, RunRequest
 from attnbench.bench.score.key import board_keys
@@ -22,7 +22,7 @@ from attnbench.tasks.contract import DataPlace
 
 GRID = "smoke[learning_rates=2e-3|8e-3]"
 # validation accuracy by rate, and test accuracy, which would choose the other one
-VALIDATION = {2e-3: 0.6, 8e-3: 0.9}
+VALIDATION = {2e-3: 0.6, 8e-3: 0.9, 0.024: 0.95, 0.072: 0.5}
 
 
 def finished(cell, job, machine, rate, outcome=Outcome.OK):
@@ -47,7 +47,7 @@ def run(tmp_path, monkeypatch):
     """Runs a selection; jobs are answered here, as a worker would. Returns the cells that were run, in order."""
     calls = []
 
-    def make(fails=(), stop_after=None, seeds=1, retry=False):
+    def make(fails=(), stop_after=None, seeds=1, retry=False, preset=GRID, lost=()):
         calls.clear()
 
         def answer(job, machine, **_):
@@ -56,6 +56,8 @@ def run(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             rate = job.rates[cell.key] if cell.lane == "train" else cell.preset.get("learning_rate")
             calls.append((cell.lane, rate, cell.seed))
+            if rate in lost:
+                return
             yield CellFinished(finished(cell, job, machine, rate, Outcome.CRASHED if rate in fails else Outcome.OK))
 
         monkeypatch.setattr("attnbench.bench.run.executors.local.run_job", answer)
@@ -63,11 +65,11 @@ def run(tmp_path, monkeypatch):
             Runner, "_has_data", lambda self, fetch, lacking, task: self.data.update({task: None}) is None
         )
         suite = Suite(name="", tasks=(Spec("lra-text"),), variants=tuple(parse_selection("softmax")),
-                      preset=Spec.parse(GRID), seeds=seeds)  # fmt: skip
+                      preset=Spec.parse(preset), seeds=seeds)  # fmt: skip
         request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads(),
                              lanes=("train",), retry=retry)  # fmt: skip
         runner = Runner(request=request, on_warning=lambda text: None, on_progress=lambda *x: None)
-        runner.run(runner.plan(), lambda event: None)
+        make.records = runner.run_all(LoggingListener())
         return list(calls)
 
     make.calls = calls
@@ -103,6 +105,33 @@ def test_where_every_rate_fails_the_cell_gets_the_outcome_untried(run, tmp_path)
     assert run() == []
     # the trials and then the training are tried again
     assert run(retry=True) == [("tune", 2e-3, 100), ("tune", 8e-3, 100), ("train", 8e-3, 0)]
+
+
+EXTENDED = "smoke[learning_rates=2e-3|8e-3,rate_extensions=2]"
+
+
+def test_rates_beyond_the_grid_are_tried_before_all_training(run, tmp_path):
+    whole = [("tune", rate, 100) for rate in (2e-3, 8e-3, 0.024, 0.072)] + [("train", 0.024, seed) for seed in (0, 1)]
+    assert run(seeds=2, preset=EXTENDED) == whole
+    assert [record.cell.lane for record in run.records.records].count("tune") == 4 and not run.records.missing
+    assert {record.first("learning_rate").value for record in run.records.records if record.cell.lane == "train"} == {
+        0.024
+    }
+    assert run(seeds=2, preset=EXTENDED) == []
+
+
+def test_a_search_that_is_stopped_goes_on_where_it_was(run):
+    for number in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            run(stop_after=1, preset=EXTENDED)
+        assert run.calls == [("tune", (2e-3, 8e-3, 0.024, 0.072)[number], 100)]
+    assert run(preset=EXTENDED) == [("train", 0.024, 0)]
+
+
+def test_a_trial_beyond_the_grid_that_is_lost_leaves_training_to_a_later_command(run):
+    assert run(preset=EXTENDED, lost=[0.024])[-1] == ("tune", 0.024, 100)
+    assert [cell.lane for cell in run.records.missing] == ["tune", "train"]
+    assert run(preset=EXTENDED)[0] == ("tune", 0.024, 100) and run.calls[-1] == ("train", 0.024, 0)
 
 
 def test_trials_are_on_no_board(run, tmp_path):

@@ -90,3 +90,22 @@ def test_a_small_test_set_has_no_empty_draw() -> None:
 def test_what_can_be_no_statistics_is_refused(statistics: np.ndarray) -> None:
     assert not sound_statistics("bits_per_character", statistics)
     assert sound_statistics("bits_per_character", np.ones((3, 2))) and not sound_statistics("accuracy", np.ones((3, 2)))
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        # no four words in a row anywhere, no match at all, nothing translated
+        [3, 3, 3, 2, 1, 0, 3, 2, 1, 0],
+        [9, 9, 0, 0, 0, 0, 9, 8, 7, 6],
+        [0, 9, 0, 0, 0, 0, 0, 0, 0, 0],
+    ],
+)
+def test_bleu_is_0_where_an_order_has_no_ngrams_or_nothing_matches(counts):
+    assert corpus_score("bleu", np.array([counts], dtype=float)) == 0.0
+
+
+def test_a_draw_of_nothing_becomes_one_of_the_first_example_once():
+    drawn = np.random.default_rng([0, 1]).poisson(1.0, (DRAWS, 1))
+    assert (drawn == 0).any()
+    assert np.array_equal(resamples(1), np.maximum(drawn, 1))

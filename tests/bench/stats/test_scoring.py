@@ -255,3 +255,17 @@ def test_a_difference_of_shares_has_the_error_of_their_differences_over_examples
 def test_a_cycle_of_proven_orders_is_no_order(proven: dict[str, int], expected: dict[str, str]) -> None:
     found = ranked_by(["a", "b", "c", "d"], lambda one, other: proven.get(one + other, 0))
     assert {each.name: str(each) for each in found} == expected
+
+
+def test_a_loss_of_just_the_margin_is_not_proven_to_be_larger() -> None:
+    # "worse" says that the true loss is more than the margin; an interval that ends there does not say so
+    assert score.verdict(Interval(-2.0, -3.0, -1.0), margin=1.0) == "undecided"
+    assert score.verdict(Interval(-2.0, -3.0, -1.001), margin=1.0) == "worse"
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(1e-6, "< 0.1 %"), (0.0004, "< 0.1 %"), (0.0006, "0.1 %"), (0.004, "0.4 %"), (0.9996, "> 99.9 %"), (1.0, "100 %")],
+)
+def test_a_share_that_is_neither_nothing_nor_all_is_not_rounded_to_either(share: float, text: str) -> None:
+    assert wording.percent(share) == text

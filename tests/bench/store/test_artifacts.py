@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnbench.bench.store.arrays import DamagedArtifact
-from attnbench.bench.store.artifacts import results_of
+from attnbench.bench.store.artifacts import MOST_EXAMPLES, results_of
 
 
 def packed(**arrays: np.ndarray) -> bytes:
@@ -60,3 +60,13 @@ def test_shares_of_right_answers_come_with_the_setting_of_each_example() -> None
 def test_what_is_no_share_or_no_setting_is_damaged(arrays: dict[str, np.ndarray]) -> None:
     with pytest.raises(DamagedArtifact):
         results_of(packed(**arrays))
+
+
+def test_damaged_results_are_unpacked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file that unpacks to 128 million examples costs 0.4 s, and 3,000 Records may name it."""
+    content = packed(correct=np.zeros(MOST_EXAMPLES + 1, dtype=np.uint8))
+    with pytest.raises(DamagedArtifact, match="no results of 1 to"):
+        results_of(content)
+    monkeypatch.setattr("attnbench.bench.store.artifacts.arrays_of", lambda *_: pytest.fail("it was unpacked again"))
+    with pytest.raises(DamagedArtifact, match="no results of 1 to"):
+        results_of(content)

@@ -17,6 +17,7 @@ from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.store import validate as validate_module
+from attnbench.bench.store.agreement import Copies
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.validate import validate_records
 
@@ -315,15 +316,16 @@ def test_weights_that_are_not_normalised_may_be_above_one(folder: Path) -> None:
 
 
 def under_a_grid(
-    bench: Callable[..., object], root: Path, used: float, validation: dict[float, float], test: float = 0.6
-) -> list[str]:
+    bench: Callable[..., object], root: Path, used: float, validation: dict[float, float], test: float = 0.6,
+    **preset: object,
+) -> list[str]:  # fmt: skip
     """The findings on a training at rate `used`, beside a trial of each rate with that validation accuracy."""
     original = trained(bench, Store(root / "other"), "softmax", 12)
     kept = {name: Store(root).put_artifact(Store(root / "other").artifact(file), file[24:])
             for name, file in original.artifacts.items()}  # fmt: skip
     others = [m for m in original.measurements if m.where.get("split") != "validation"]
     rates = Measurement.of("learning_rate", used)
-    setting = original.setting | {"learning_rates": list(validation), "tuning_seeds": 1}
+    setting = original.setting | {"learning_rates": list(validation), "tuning_seeds": 1} | preset
     measured = (*original.measurements, rates)
     Store(root).append(replace(original, setting=setting, measurements=measured, artifacts=kept))
     for rate, accuracy in validation.items():
@@ -354,6 +356,26 @@ def test_a_learning_rate_is_compared_with_what_the_trials_choose(
     bench: Callable[..., object], tmp_path: Path, used: float, validation: dict[float, float], said: list[str]
 ) -> None:
     found = under_a_grid(bench, tmp_path, used, validation)
+    assert len(found) == len(said)
+    assert all(text in issue for text, issue in zip(said, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("used", "validation", "said"),
+    [
+        (0.012, {1e-3: 0.6, 4e-3: 0.7, 0.012: 0.9, 0.036: 0.5}, []),
+        (4e-3, {1e-3: 0.6, 4e-3: 0.7, 0.012: 0.9, 0.036: 0.5}, ["0.004, but validation of the trials chooses 0.012"]),
+        # the trials end at the best rate, so that one is missing
+        (4e-3, {1e-3: 0.6, 4e-3: 0.7}, []),
+        # at most twice beyond
+        (0.036, {1e-3: 0.6, 4e-3: 0.7, 0.012: 0.8, 0.036: 0.9}, []),
+        (0.108, {1e-3: 0.6, 4e-3: 0.7}, ["to be one of 0.000111, 0.000333, 0.001, 0.004, 0.012, 0.036, as"]),
+    ],
+)
+def test_a_learning_rate_beyond_the_grid_is_one_that_the_search_reaches(
+    bench: Callable[..., object], tmp_path: Path, used: float, validation: dict[float, float], said: list[str]
+) -> None:
+    found = under_a_grid(bench, tmp_path, used, validation, learning_rates=[1e-3, 4e-3], rate_extensions=2)
     assert len(found) == len(said)
     assert all(text in issue for text, issue in zip(said, found, strict=True))
 
@@ -429,3 +451,32 @@ def test_models_that_always_give_one_answer_are_not_copies(
         in_settings(store, bench, np.array([1.0] * 3 + [0.0] * 17), [0.3, 0.0], seed)
         edit(tmp_path, seed, lambda v: v.update(metric=stated))
     assert bool([text for text in warnings_of(tmp_path) if "predictions are the very file" in text]) == warned
+
+
+def test_labels_are_gathered_from_all_right_predictions() -> None:
+    copies = Copies()
+
+    def said(place: str, predicted: list[int], correct: list[bool]) -> list[str]:
+        return list(copies._labels(place, ("recall",), np.array(predicted), np.array(correct)))
+
+    # each of the first two knows a label that the other does not
+    assert said("a", [1, 9], [True, False]) == [] == said("b", [9, 2], [False, True])
+    assert said("c", [1, 2], [True, True]) == []
+    (found,) = said("d", [1, 3], [True, True])
+    assert "not those of a, of the same data, on 1 examples" in found
+
+
+def test_the_only_line_of_a_file_counts_as_missing_from_the_log(bench: Callable[..., object], tmp_path: Path) -> None:
+    trained(bench, Store(tmp_path), "softmax", 12)
+    store = Store(tmp_path)
+    store.log_arrival()
+    (file,) = (tmp_path / "records").glob("*.jsonl")
+    (tmp_path / "records" / "other.jsonl").write_text(file.read_text().partition("\n")[0] + "\n")
+    assert any("1 files have lines that are in no arrival" in str(each) for each in validate_records(tmp_path).findings)
+
+
+def test_a_checkpoint_lies_beside_the_records_under_key_and_digest(
+    bench: Callable[..., object], tmp_path: Path
+) -> None:
+    cell = trained(bench, Store(tmp_path), "softmax", 12).cell
+    assert Store(tmp_path).checkpoint(cell, "a-b-c") == tmp_path / "checkpoints" / f"{cell.key}-a-b-c.pt"

@@ -22,7 +22,8 @@ SYSTEM = [
     "The cat sat on a mat.",
     "A dog, two birds and fish!",
     "It is raining today",
-    "He said: no",
+    # of another case than its reference, which counts
+    "he said: no",
     "One more line here.",
 ]
 

@@ -69,6 +69,12 @@ def solve_two_back(ids: list[int]) -> Answers:
     return {at: (ids[at - 2], at - 2) for at in range(2, len(ids))}
 
 
+def solve_parity(ids: list[int], modulus: int = 2) -> Answers:
+    """The digit d is the id d + 1, and so is a sum; the later half is asked."""
+    assert set(ids) <= set(range(1, modulus + 1))
+    return {at: (1 + sum(each - 1 for each in ids[: at + 1]) % modulus, None) for at in range(len(ids) // 2, len(ids))}
+
+
 def written(ids: list[int], target: list[tuple[int, int | None]]) -> Answers:
     """1 stands between source and target, 2 ends the target."""
     start = ids.index(1)
@@ -106,6 +112,7 @@ def solve_mqmtar(ids: list[int]) -> Answers:
 SOLVERS = {
     "recall": solve_recall, "noisy-recall": solve_noisy_recall, "max": solve_max,
     "selective-copy": solve_selective_copy, "flip-flop": solve_flip_flop, "two-back": solve_two_back,
+    "parity": solve_parity,
     "copy": solve_copy, "reverse": solve_reverse, "sort": solve_sort, "mqmtar": solve_mqmtar,
 }  # fmt: skip
 
@@ -199,6 +206,16 @@ def test_the_test_is_the_same_for_every_seed_and_validation_is_not(name: str, pl
     assert any("chosen on the test split" in note for note in chosen_on_test.provenance.notes)
 
 
+def test_a_sum_of_three_digits_is_taken_modulo_three() -> None:
+    task = task_named("parity[modulus=3]")
+    batch = task.draw(np.random.default_rng(0), 50, {"length": 21})
+    for row in zip(batch.ids, batch.asked, batch.answers, strict=True):
+        ids, asked, answers = (each.tolist() for each in row)
+        expected = solve_parity(ids, 3)
+        assert dict(zip(asked, answers, strict=True)) == {at: answer for at, (answer, _) in expected.items()}
+    assert set(batch.answers.ravel().tolist()) == {1, 2, 3} and task.metric.chance == pytest.approx(1 / 3)
+
+
 def test_parameters_change_the_sequences() -> None:
     random = [np.random.default_rng(0) for _ in range(2)]
     few, many = (
@@ -210,6 +227,7 @@ def test_parameters_change_the_sequences() -> None:
 
 @pytest.mark.parametrize(("name", "values"), [
     ("recall", 127), ("noisy-recall", 71), ("max", 8), ("selective-copy", 8), ("flip-flop", 2), ("two-back", 16),
+    ("parity", 2), ("parity[modulus=3]", 3),
 ])  # fmt: skip
 def test_answers_are_spread_as_chance_says(name: str, values: int) -> None:
     task = task_named(name)

@@ -1,5 +1,6 @@
 """Parallel text: read, cut, split into subwords, joined into documents; nothing that is tested on is trained on."""
 
+import gzip
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +15,11 @@ from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.record import Provenance
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace
+from attnbench.tasks.data.download import RemoteFile
 from attnbench.tasks.data.prepared import PreparedData
 from attnbench.tasks.problems.translation import TranslationRecipe
 from attnbench.tasks.splits import bytes_of
+from attnbench.tasks.translation import sources as module
 from attnbench.tasks.translation.build import (
     TEST_DIGESTS,
     CorpusSlice,
@@ -26,7 +29,15 @@ from attnbench.tasks.translation.build import (
     sample_pairs,
     texts,
 )
-from attnbench.tasks.translation.corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, RO_EN_2016, ZH_EN_2018
+from attnbench.tasks.translation.corpora import (
+    EN_DE_2014,
+    EN_FI_2018,
+    EN_FR_2014,
+    MULTI30K_EN_DE,
+    RO_EN_2016,
+    ZH_EN_2018,
+    Corpus,
+)
 from attnbench.tasks.translation.documents import joined, joined_text, spans
 from attnbench.tasks.translation.parallel import ParallelSet, find_sets, read_lines, without
 from attnbench.tasks.translation.sources import sources
@@ -368,3 +379,43 @@ def test_real_training_sets_of_german_hold_what_they_should(real_data):
 
 def test_the_problem_says_how_many_sentences_an_example_joins():
     assert (EnglishGerman(document=4).problem().sentences, EnglishGerman().problem().sentences) == (4, 1)
+
+
+def gz_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """The corpus of Multi30k with small files; `fetch` finds these in `folder`."""
+    downloads = {}
+    for seed, name in enumerate(MULTI30K_EN_DE.downloads):
+        each = sentences(40 if name.endswith("train") else 6, seed)
+        remotes = []
+        for language, side in zip(("en", "de"), (each.source, each.target), strict=True):
+            content = gzip.compress("".join(line + "\n" for line in side).encode())
+            file = f"{Path(name).name}.{language}.gz"
+            (folder / file).write_bytes(content)
+            sha256 = hashlib.sha256(content).hexdigest()
+            remotes.append(RemoteFile(name=file, urls=("http://x.test",), sha256=sha256, bytes=len(content)))
+        downloads[name] = tuple(remotes)
+    monkeypatch.setattr(module, "fetch", lambda remote, place: folder / remote.name)
+    return replace(MULTI30K_EN_DE, downloads=downloads, official_pairs=40)
+
+
+def test_packed_downloads_give_the_pairs_of_the_plain_files(place, tmp_path, monkeypatch):
+    corpus = gz_served(tmp_path, monkeypatch)
+    (plain, downloaded) = sources("multi30k-en-de", corpus, CorpusSlice(vocabulary=100))
+    assert plain.prepared(place) is None and downloaded.prepared(replace(place, offline=True)) is None
+    found = downloaded.prepared(replace(place, offline=False))
+    assert found.provenance.source == "download of the authors' files"
+    # the small sets are not those whose digest is known
+    assert found.provenance.fidelity == "surrogate"
+    for at, name in enumerate(corpus.tests):
+        pairs = sentences(6, list(corpus.downloads).index(name))
+        rows = [texts(found.splits["test.text"], tower)[6 * at : 6 * at + 6] for tower in (0, 1)]
+        assert rows == [list(pairs.source), list(pairs.target)]
+    unfit = sources("multi30k-en-de", corpus, CorpusSlice(vocabulary=100, sets="val"))[1]
+    assert "no training set is in sets=val" in unfit.availability(place).detail
+
+
+def test_multi30k_as_its_authors_publish_it_is_official(real_data, place):
+    """The test set of the known digest and 29,000 pairs."""
+    here = replace(place, root=real_data)
+    found = sources("multi30k-en-de", MULTI30K_EN_DE, CorpusSlice(vocabulary=4_000))[0].prepared(here).provenance
+    assert found.fidelity == "official" and found.counts["train"] > 28_900

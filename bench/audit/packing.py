@@ -1,0 +1,122 @@
+"""Packing and windows: texts packed in one row see nothing of each other, and a window ends where it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .convention import parameters_of, with_argument
+from .experiment import Experiment, confirmed, drawing, masks
+from .report import Finding
+from .subject import STILL, Subject, by_position
+
+PACKED = {
+    "cu_seqlens": "torch.tensor([0, {first}, {length}], dtype=torch.int32)",
+    **dict.fromkeys(
+        ("document_ids", "doc_ids", "segment_ids", "seq_idx", "seq_ids", "sequence_ids"),
+        "(torch.arange({length}) >= {first}).int()[None]",
+    ),
+}
+"""Arguments that say which text a position belongs to, and what they are given for two texts in one row."""
+
+POSITIONS = "torch.cat([torch.arange({first}), torch.arange({rest})])[None]"
+"""Positions of two texts in one row, each from 0. They promise no separation, which some libraries read off them."""
+
+WINDOWS = ("sliding_window", "window_size", "window", "local_attn_window_size")
+
+WIDTH = 8
+"""The window that is asked for where a call takes one."""
+
+
+def packed(subject: Subject, claims: bool) -> Finding:
+    """Of two texts in one row neither moves the other, and the second gives what it gives alone."""
+    name, length = "packed rows", subject.convention.length
+    names = parameters_of(subject.module)
+    argument = next((each for each in (*PACKED, "position_ids") if each in names), "")
+    plain = subject.convention.call(padded=False, causal=claims)
+    if not argument or not isinstance(plain, str):
+        return Finding(name=name, verdict="n.a.", text="no argument for them")
+    # not in the middle, and yet whole blocks
+    promised, first = argument in PACKED, length // 4
+    value = PACKED.get(argument, POSITIONS).format(first=first, length=length, rest=length - first)
+    call = with_argument(plain, argument, value)
+    both = replace(subject, convention=replace(subject.convention, plain=call, causal=""))
+    late = (torch.arange(length) >= first)[None]
+    experiments = [Experiment(where=~late, look=late), Experiment(where=late, look=~late)]
+    sizes = [confirmed(each, both) for each in experiments]
+    size = max(sizes)
+    if size:
+        if not promised:
+            return Finding(name=name, verdict="note", size=size, text="position_ids alone do not keep texts apart")
+        text = f"through {argument} one text moves another in its row by {size:.2g}"
+        program = tuple(experiments[sizes.index(size)].program(both))
+        return Finding(name=name, verdict="fails", size=size, text=text, program=program)
+    inputs = subject.draw(1)
+    kind = subject.convention.kind
+    axis = 2 if kind == "qkv" else 1
+    with torch.no_grad():
+        packed_row = by_position(both(inputs), kind)[:, first:]
+        alone = by_position(subject(tuple(x.narrow(axis, first, length - first) for x in inputs), None, claims), kind)
+    size = float((packed_row - alone).abs().max() / alone.std())
+    if size <= 1e-3:
+        return Finding(name=name, verdict="ok", size=size)
+    names_of = {"qkv": "q, k, v", "layer": "x", "model": "ids"}[kind]
+    turned = ".transpose(1, 2)" if kind == "qkv" else ""
+    program = (
+        *drawing(subject, 1, length),
+        *masks(call, 1, length, None, claims),
+        f"a = ({call}){turned}[:, {first}:]",
+        *masks(plain, 1, length - first, None, claims),
+        f"{names_of}, = [x.narrow({axis}, {first}, {length - first}) for x in ({names_of},)]",
+        f"b = ({plain}){turned}",
+        "print((a - b).abs().max() / b.std())",
+    )
+    text = f"through {argument} a text behind another differs from itself alone by {size:.2g}"
+    return Finding(name=name, verdict="fails" if promised else "note", size=size, text=text, program=program)
+
+
+def window(subject: Subject, claims: bool) -> Finding:
+    """A change of the first token is seen no further than a window reaches, through all layers of a model."""
+    length = subject.convention.length
+    plain = subject.convention.call(padded=False, causal=True)
+    width, layers = _told(subject.module)
+    parameters = parameters_of(subject.module)
+    argument = next((each for each in WINDOWS if each in parameters), "")
+    # of a module that has a window, the argument of that name may mean something else
+    if argument and not width and isinstance(plain, str):
+        width = WIDTH
+        pair = isinstance(parameters[argument].default, tuple)
+        call = with_argument(plain, argument, f"({WIDTH}, 0)" if pair else str(WIDTH))
+        subject = replace(subject, convention=replace(subject.convention, plain=call, causal=""))
+    if not width or width * layers >= length:
+        return Finding(name="window", verdict="n.a.")
+    where = torch.zeros(1, length, dtype=torch.bool)
+    where[0, 0] = True
+    experiment = Experiment(where=where, look=~where, causal=True)
+    moved = experiment.movement(subject)[0] > STILL
+    reach = int(moved.nonzero().max()) if bool(moved.any()) else 0
+    text = f"of {width}{f' in {layers} layers' if layers > 1 else ''} reaches {reach} back"
+    # a window of blocks reaches as far as the block before it
+    if reach < 2 * width * layers or reach < length - 1:
+        return Finding(name="window", verdict="note", size=reach, text=text)
+    far = torch.zeros_like(where)
+    far[0, 2 * width * layers :] = True
+    beyond = replace(experiment, look=far)
+    program = tuple(beyond.program(subject))
+    size = beyond.size(subject)
+    return Finding(name="window", verdict="fails", size=size, text=f"{text}: it is ignored", program=program)
+
+
+def _told(module: Any) -> tuple[int, int]:
+    """The width that a module or its configuration names, and the layers through which it adds up; 0 where some layer
+    has none."""
+    config = getattr(module, "config", None)
+    if config is None:
+        widths = [getattr(module, name, None) for name in WINDOWS]
+        return next((each for each in widths if isinstance(each, int)), 0), 1
+    width, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    if not isinstance(width, int) or not kinds or set(kinds) != {"sliding_attention"}:
+        return 0, 1
+    return width, len(kinds)

@@ -1,0 +1,247 @@
+"""Estimates of what a Cell costs where none like it has run: counted work over the rates of a machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...tasks.contract import Classification, Task
+from ...variants.contract import AttentionShape, Mask, Variant
+from ..core.cell import Cell
+from ..core.errors import AttnbenchError, PluginError
+from ..core.registry import TASKS, VARIANTS
+from ..core.spec import Spec
+from ..measure.flops import BACKWARD, VISIBLE, FlopCounter, dense_flops
+from ..models.blocks import attention_shape
+from ..plan.facts import recipe_facts
+from ..process.ask import Reporter, Request, ask
+from .executors.executor import Resources
+
+COUNTED_LENGTHS = 128, 256, 512
+"""A cost that grows with the square of the length, or slower, is known from three lengths, in milliseconds."""
+
+COUNTED_HEADS = 2
+
+
+Counted = tuple[tuple[float, float, float], ...]
+"""The work of one head and sequence at each of COUNTED_LENGTHS."""
+
+Work = npt.NDArray[np.float64]
+"""FLOPs of matrix products, bytes that operators read and write, and calls of operators."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Of one machine: FLOPs and bytes a second in float32 and bfloat16, and the seconds of a call that does nothing."""
+
+    name: str
+    float32: float
+    bfloat16: float
+    bytes: float
+    call_seconds: float
+
+    def seconds(self, work: Work, precision: str = "float32") -> float:
+        """The time of work whose products and copies do not overlap, and which waits for each of its calls."""
+        flops = self.bfloat16 if precision == "bfloat16" else self.float32
+        return float(work @ [1 / flops, 1 / self.bytes, self.call_seconds])
+
+
+class _Counter(FlopCounter):  # type: ignore[no-untyped-call]
+    """Counts calls beside FLOPs and bytes; a view is no call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += not func.is_view
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class CountWork(Request[Counted | None]):
+    """The work of one forward and backward pass of a variant, of one sequence and one head, at COUNTED_LENGTHS.
+
+    None of a variant that cannot run here, such as a kernel of a GPU.
+    """
+
+    variant: Spec
+    shape: AttentionShape
+
+    def answer(self, reporter: Reporter) -> Counted | None:
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                return tuple(self._counted(length) for length in COUNTED_LENGTHS)
+        except (AttnbenchError, RuntimeError, ValueError, TypeError, NotImplementedError):
+            # what the gate says of it comes with its Record
+            return None
+
+    def _counted(self, length: int) -> tuple[float, float, float]:
+        shape = replace(self.shape, max_length=length)
+        heads = shape.heads
+        variant: Variant = VARIANTS.build(self.variant, shape)
+        query, key, value = (torch.randn(1, heads, length, shape.head_dim, requires_grad=True) for _ in range(3))
+        hidden = [torch.randn(1, length, shape.hidden_width, requires_grad=True)] if variant.takes_hidden else []
+        with _Counter() as count:
+            variant.train()(query, key, value, Mask(causal=shape.causal), *hidden).sum().backward()  # type: ignore[no-untyped-call]
+        flops = count.flops
+        if variant.implementation not in VISIBLE:
+            flops = max(flops, dense_flops([shape], 1, "step", variant.density(shape) or 1.0))
+        return flops / heads, count.traffic_bytes / heads, count.calls
+
+
+def at_length(counted: Counted, length: int) -> Work:
+    """The work at a length, by the parabola through the lengths that were counted; no less than the shortest of them.
+
+    Between and below them, and of code that cuts a sequence into blocks, it is roughly right.
+    """
+    found: Any = np.polyval(np.polyfit(COUNTED_LENGTHS, np.array(counted), 2), length)
+    least: Work = np.maximum(found, np.array(counted[0]) * min(1.0, length / COUNTED_LENGTHS[0]) ** 2)
+    return least
+
+
+SHELL_BYTES = 50.0
+"""Bytes of a token, a layer and a unit of width that a step reads and writes outside of attention, in float32."""
+
+SHELL_CALLS = 160
+"""Operators of a layer outside of attention in a training step, its part of the optimiser among them."""
+
+FIXED_CALLS = 150
+"""Operators of a step outside of all layers."""
+
+SENTENCE, DECODED = 30, 60
+"""Tokens of a sentence, and passes of the decoder for a translation."""
+
+START_SECONDS = 4.0
+"""The gate and the reading of data, before a training."""
+
+UNSAID_EXAMPLES = 2000
+"""Examples of a split of which a recipe takes all."""
+
+CORE = Rates(name="processor", float32=7.9e10, bfloat16=7.9e10, bytes=1.1e10, call_seconds=9.2e-6)
+"""Of one core: fitted, with SHELL_BYTES, to the committed Records of three kinds of processor."""
+
+SHARED = 0.8
+"""n cores have n to this power times the rates of one."""
+
+# FLOPs and bytes of the data sheets (dense, without sparsity), of which a training reaches about 0.4 and 0.7. Nothing
+# here has been held against a GPU.
+GPUS = (
+    Rates(name="NVIDIA H100", float32=0.4 * 67e12, bfloat16=0.4 * 989e12, bytes=0.7 * 3.35e12, call_seconds=6e-6),
+    Rates(name="NVIDIA A100", float32=0.4 * 19.5e12, bfloat16=0.4 * 312e12, bytes=0.7 * 2.0e12, call_seconds=6e-6),
+    Rates(name="NVIDIA RTX 4090", float32=0.4 * 82e12, bfloat16=0.4 * 165e12, bytes=0.7 * 1.0e12, call_seconds=6e-6),
+)
+
+
+def machines(kind: str, threads: int) -> tuple[Rates, ...]:
+    """The machines that a plan estimates for, by the kind of its device."""
+    if kind == "cuda":
+        return GPUS
+    many = max(threads, 1) ** SHARED
+    return (replace(CORE, float32=CORE.float32 * many, bfloat16=CORE.bfloat16 * many, bytes=CORE.bytes * many),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """`shape`: of the attention of a layer. `towers`: passes of the layers for a sequence. `outputs`: of each token."""
+
+    objective: str
+    shape: AttentionShape
+    towers: float
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeModel(Request[ModelFacts]):
+    """The model of a task under a preset, as far as its cost depends on it."""
+
+    task: Spec
+    preset: Spec
+
+    def answer(self, reporter: Reporter) -> ModelFacts:
+        task: Task = TASKS.build(self.task)
+        problem = task.problem()
+        of_tokens = not isinstance(problem, Classification)
+        return ModelFacts(
+            objective=problem.objective,
+            shape=attention_shape(problem, task.recipe(self.preset), 0, "cpu"),
+            # a decoder has cross attention beside its own
+            towers=2.5 if problem.objective == "translation" else getattr(problem, "towers", 1),
+            outputs=getattr(problem, "vocabulary", 0) or 0 if of_tokens else 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """Seconds of a cell by machine, for resources that need not be here; `planner.plan` asks it."""
+
+    resources: Resources
+
+    def __call__(self, cell: Cell, rows: int) -> Mapping[str, float]:
+        """Empty where the work of the cell cannot be counted; `rows`: the variants that share a timing."""
+        if cell.lane == "baseline":
+            return {}
+        try:
+            model = ask(TASKS, cell.task.name, DescribeModel(task=cell.task, preset=cell.preset))
+            setting = recipe_facts(cell.task, cell.preset).setting
+            shape = AttentionShape(heads=COUNTED_HEADS, head_dim=model.shape.head_dim, causal=model.shape.causal,
+                                   max_length=COUNTED_LENGTHS[-1])  # fmt: skip
+            counted = ask(VARIANTS, cell.variant.name, CountWork(cell.variant, shape))
+        except PluginError:
+            return {}
+        if counted is None:
+            return {}
+        threads = self.resources.time_threads if cell.lane == "time" else self.resources.train_threads
+        known = machines(self.resources.device.type, threads)
+        return {each.name: cell_seconds(cell, setting, model, counted, each, rows) for each in known}
+
+
+def cell_seconds(
+    cell: Cell, setting: Mapping[str, Any], model: ModelFacts, counted: Counted, rates: Rates, rows: int
+) -> float:
+    """What a training takes, or the share of a timing of `rows` variants; `setting`: its recipe's values."""
+    if cell.lane == "time":
+        return float(setting["timing_seconds"]) / rows
+
+    def work_of(sequences: float, tokens: int) -> Work:
+        return _step_work(setting, model, counted, sequences, tokens)
+
+    def passes(examples: float, tokens: int, batch: float) -> float:
+        return rates.seconds(work_of(batch, tokens), precision) / (1 + BACKWARD) * math.ceil(examples / batch)
+
+    precision = setting["precision"]
+    length, batch, at_once = setting["length"], setting["batch"], setting["evaluate_batch"]
+    if model.objective == "translation":
+        length, batch = SENTENCE, setting["tokens"] / SENTENCE
+    validated, tested = (setting[f"{name}_examples"] or UNSAID_EXAMPLES for name in ("validation", "test"))
+    step = rates.seconds(work_of(batch, length), precision) * setting.get("accumulate", 1)
+    total = START_SECONDS + setting["steps"] * step
+    total += setting["steps"] // setting["evaluate_every"] * passes(validated, length, at_once)
+    lengths = [length]
+    if "longest" in setting:
+        # every doubling is tested, of longer sequences fewer at once
+        doublings = range(int(math.log2(setting["longest"] / setting["shortest"])) + 1)
+        lengths = [setting["shortest"] * 2**power for power in doublings]
+    for each in lengths:
+        total += passes(tested / len(lengths), each, max(1.0, at_once * length / max(each, length)))
+    if model.objective == "translation":
+        total += passes(tested, length, at_once) * DECODED
+    return float(total)
+
+
+def _step_work(setting: Mapping[str, Any], model: ModelFacts, counted: Counted, sequences: float, tokens: int) -> Work:
+    """A training step of `sequences` of `tokens` each: the matrix products of all layers, and what was counted."""
+    width, hidden, layers = setting["width"], setting["feed_forward"], setting["layers"] * model.towers
+    flops = layers * 2.0 * (4 * width**2 + 2 * width * hidden) + 2.0 * width * model.outputs
+    moved = layers * (width + hidden) * SHELL_BYTES + 16.0 * model.outputs
+    shell = np.array([flops * (1 + BACKWARD) * sequences * tokens, moved * sequences * tokens, FIXED_CALLS])
+    heads = sequences * setting["heads"]
+    whole: Work = shell + layers * (at_length(counted, tokens) * [heads, heads, 1] + [0, 0, SHELL_CALLS])
+    return whole

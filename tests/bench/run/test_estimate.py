@@ -1,0 +1,141 @@
+"""Estimates of cost from counted work, for machines and tasks of which nothing has run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import attnbench
+from attnbench.bench.cli.app import app
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.facts import recipe_facts
+from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.process.ask import asking
+from attnbench.bench.run.estimate import COUNTED_LENGTHS, GPUS, CountWork, Estimator, Rates, at_length, machines
+from attnbench.bench.run.executors.local import LocalExecutor
+from attnbench.bench.run.resources import planned_resources
+from attnbench.tasks.data import prepared
+from attnbench.variants.contract import AttentionShape
+
+RESULTS = Path(__file__).parents[3] / "results"
+
+
+def shape(length: int = 512) -> AttentionShape:
+    return AttentionShape(heads=2, head_dim=16, max_length=length)
+
+
+def test_softmax_counts_the_products_of_its_formula_at_any_length() -> None:
+    counted = CountWork(Spec("softmax"), shape()).answer(None)
+    for length in (*COUNTED_LENGTHS, 4096, 16_384):
+        # two products of n x n x d forward; PyTorch's fused backward makes the scores once more
+        expected = 4 * length**2 * 16 * (1 + 2.5)
+        assert at_length(counted, length)[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_linear_attention_grows_with_the_length_and_softmax_with_its_square() -> None:
+    grown = {}
+    for name in ("linear", "softmax"):
+        counted = CountWork(Spec(name), shape()).answer(None)
+        grown[name] = at_length(counted, 16_384)[0] / at_length(counted, 8_192)[0]
+    assert grown["linear"] == pytest.approx(2, rel=0.05) and grown["softmax"] == pytest.approx(4, rel=0.05)
+
+
+def test_what_cannot_run_here_has_no_estimate() -> None:
+    assert CountWork(Spec.parse("entmax15-package"), shape()).answer(None) is None
+
+
+def test_seconds_add_products_copies_and_calls() -> None:
+    rates = Rates(name="x", float32=100.0, bfloat16=1000.0, bytes=10.0, call_seconds=0.5)
+    assert rates.seconds(np.array([200, 30, 4])) == 2 + 3 + 2
+    assert rates.seconds(np.array([200, 30, 4]), "bfloat16") == pytest.approx(0.2 + 3 + 2)
+
+
+@pytest.fixture(autouse=True)
+def asked_once() -> Iterator[None]:
+    with asking():
+        yield
+
+
+def test_four_of_five_committed_trainings_lie_within_a_factor_of_two() -> None:
+    """One seed of each question, variant and machine of the committed Records that the present presets made."""
+    kept: dict[Any, Any] = {}
+    for record in attnbench.records(RESULTS):
+        cell = record.cell
+        same = cell.lane == "train" and recipe_facts(cell.task, cell.preset).setting["steps"] == record.setting["steps"]
+        if same and record.outcome == "ok" and "packag" not in str(cell) and "impl" not in str(cell):
+            kept[cell.task, cell.variant, cell.preset, record.machine.id, record.machine.threads] = record
+    assert len(kept) > 100
+    ratios = []
+    for record in kept.values():
+        resources = planned_resources(load_suite("smoke-all").executor, record.machine.threads)
+        object.__setattr__(resources, "device", torch.device("cpu"))
+        found = Estimator(resources)(record.cell, 6)
+        if found:
+            ratios.append(found["processor"] / record.seconds)
+    assert len(ratios) > 0.95 * len(kept)
+    print(len(ratios))
+    near = sum(0.5 < ratio < 2 for ratio in ratios) / len(ratios)
+    assert near >= 0.8, f"{near:.2f} of {len(ratios)}"
+
+
+def test_a_plan_for_a_gpu_answers_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(LocalExecutor, "submit", lambda *_: pytest.fail("a plan runs nothing"))
+    words = ["plan", "--variants", "rela", "--task", "lra-text", "--preset", "lra-paper", "--device", "cuda"]
+    said = CliRunner().invoke(app, [*words, "--results", str(tmp_path)])
+    assert said.exit_code == 0, said.exception
+    last = " ".join(said.output.split("\n")[-3:])
+    assert all(f"on one {each.name}" in last for each in GPUS) and "not tested on any GPU" in last
+    with pytest.raises(attnbench.AttnbenchError, match="sees 0 CUDA devices"):
+        attnbench.run("rela", "recall", device="cuda", results=tmp_path)
+
+
+def test_a_slower_machine_takes_longer() -> None:
+    work = np.array([1e15, 1e12, 10])
+    times = [each.seconds(work, "bfloat16") for each in GPUS]
+    assert all(one < other for one, other in itertools.pairwise(times))
+    assert machines("cpu", 8)[0].seconds(work) < machines("cpu", 1)[0].seconds(work)
+
+
+def test_a_plan_prepares_no_data_and_all_six_tasks_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ATTNBENCH_DATA", str(tmp_path))
+    monkeypatch.setattr(prepared, "_write", lambda *_: pytest.fail("a plan prepares nothing"))
+    made = attnbench.plan(suite="lra", preset="lra-paper", results=tmp_path / "results")
+    tasks = {step.cell.task.name for step in made.left}
+    assert tasks == {"lra-listops", "lra-text", "lra-retrieval", "lra-image", "lra-pathfinder", "lra-pathx"}
+    assert made.unknown == 0 and made.data[Spec("lra-pathfinder")] is None
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+def test_a_task_of_a_suite_without_the_preset_is_named_and_stops_nothing(tmp_path: Path) -> None:
+    class Told:
+        notices: list[str] = []
+
+        def notice(self, text: str) -> None:
+            self.notices.append(text)
+
+        def progress(self, what: str, done: int, total: int) -> None:
+            pytest.fail(f"a plan works on no data: {what}")
+
+    made = attnbench.plan(suite="lra", preset="quick", device="cpu", results=tmp_path, progress=Told())
+    assert len({step.cell.task.name for step in made.steps}) == 5
+    assert any("lra-pathx is left out" in text and "preset 'quick'" in text for text in Told.notices)
+
+
+def test_slurm_is_asked_for_before_any_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("attnbench.bench.run.runner.ask", lambda *_, **__: pytest.fail("it asked for data"))
+    with pytest.raises(SelectionError, match="expected a machine that can submit to slurm"):
+        attnbench.run("rela", "lra-pathfinder", preset="pt-2x64", executor="slurm", results=tmp_path)
+    monkeypatch.undo()
+    assert attnbench.plan("rela", "recall", executor="slurm", results=tmp_path).steps

@@ -1,0 +1,44 @@
+"""The committed Records of results/facts: what the papers prove or claim, and the figures of the README."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cache
+
+from attnbench.bench.store.store import Store
+from attnbench.docs.generator.repository import ROOT
+
+FACTS = ROOT / "results" / "facts"
+
+
+@cache
+def accuracies() -> dict[tuple[str, str], dict[int, list[float]]]:
+    """By task and variant, then by length, of each seed."""
+    found: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in Store(FACTS).records():
+        for one in record.measurements:
+            if one.name == "accuracy" and one.where.get("split") == "test" and "length" in one.where:
+                found[str(record.cell.task), str(record.cell.variant)][int(one.where["length"])].append(one.value)
+    return found
+
+
+def test_parity_is_solved_by_negative_eigenvalues_alone() -> None:
+    """Grazzi et al. 2024: in finite precision positive ones cannot, and DeltaNet with both can."""
+    for length in (40, 64, 128, 256):
+        assert len(solved := accuracies()["parity", "delta[eigenvalues=signed]"][length]) == 3 and min(solved) > 0.97
+        for variant in ("delta", "gated-linear", "softmax"):
+            assert len(failed := accuracies()["parity", variant][length]) == 3 and max(failed) < 0.53
+
+
+def test_softmax_disperses_as_the_number_of_items_grows() -> None:
+    """Velickovic et al. 2024; a temperature that follows the number of items keeps the largest apart."""
+    softmax, scalable = (accuracies()["max", name] for name in ("softmax", "scalable-softmax"))
+    assert len(softmax[16]) == len(scalable[16]) == 3
+    means = [sum(softmax[length]) / 3 for length in (256, 1_024, 4_096, 16_384)]
+    assert means == sorted(means, reverse=True) and means[0] > 0.9 and means[-1] < 0.25
+    assert min(scalable[16_384]) > max(softmax[16_384]) + 0.5
+
+
+def test_each_command_is_named_beside_what_it_measured() -> None:
+    text = (FACTS / "README.md").read_text(encoding="utf-8")
+    assert all(f"--suite {name}`" in text for name in ("state-tracking", "dispersion"))
