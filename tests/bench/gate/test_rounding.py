@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import Tensor
 
-from attnbench.bench.gate import numerics, quick_gate
+from attnbench.bench.gate import masks, numerics, quick_gate
 from attnbench.bench.gate.case import Case, Inputs, RunSetting
 from attnbench.bench.gate.twins import differences
 from attnbench.variants import AttentionShape
@@ -17,6 +17,15 @@ ALLOWED = [1e-6] * 4
 def test_a_row_whose_only_weight_is_nearly_zero_is_no_fault() -> None:
     """Its gradients err by what its score is rounded by; those of the eager definition in float32 by luck by less."""
     assert quick_gate("rela[norm=head]", SHAPE, 44, batch=11) is None
+
+
+@pytest.mark.parametrize(("name", "seed"), [("gate+gated-linear", 4), ("gate+gated-linear", 1)])
+def test_a_first_step_whose_product_is_nearly_zero_is_no_fault_of_decoding(name: str, seed: int) -> None:
+    """The norm of a recurrence divides by it, in steps and in the forward pass alike."""
+    shape = AttentionShape(heads=2, head_dim=32, max_length=64, causal=True)
+    case = Case(name, shape, seed=seed)
+    answers = [answer for each in case.cases for answer in masks.steps_equal_forward(each)]
+    assert answers and all(answer.value <= answer.allowed for answer in answers)
 
 
 @pytest.mark.parametrize(("name", "seed", "dtype"), [
