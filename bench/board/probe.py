@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.interval import Interval
@@ -24,6 +25,9 @@ HEADLINE_LENGTH = 1_024
 
 SUITE_MINUTES = 20
 """What the suite synthetic takes for one variant beside the reference and the model without attention, about."""
+
+UNTOLD = math.log(1.5)
+"""Noise from which a time that differs by half cannot be told from an equal one."""
 
 NEIGHBOURS = 3
 """How many of the nearest variants the page names."""
@@ -55,6 +59,15 @@ class ProbeTable:
     values: tuple[float, ...]
     rows: tuple[tuple[str, tuple[float | None, ...]], ...]
 
+    def as_text(self) -> list[str]:
+        """Lines in per cent, with the values of the axis above."""
+        title = f"% right by {self.axis}" + (f" ({self.fixed})" if self.fixed else "")
+        width = max(len(title), *(len(name) for name, _ in self.rows))
+        lines = [f"{title:{width}}" + "".join(f"{value:>8,g}" for value in self.values)]
+        for name, values in self.rows:
+            lines.append(f"{name:{width}}" + "".join(f"{'' if v is None else format(v, '.1f'):>8}" for v in values))
+        return lines
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeLine:
@@ -77,6 +90,16 @@ class ProbeReport:
     passed: bool = True
     unsupported: bool = False
     complete: bool = True
+
+    def __str__(self) -> str:
+        """The page as text."""
+        width = max(len(line.topic) for line in self.lines) + 2
+        found = [f"{self.variant}: {self.headline}", ""]
+        for line in self.lines:
+            below = (*line.evidence, *(row for table in line.tables for row in table.as_text()))
+            found += [f"{line.topic:{width}}{line.text}", *(f"{'':{width}}{text}" for text in below)]
+        # a reason of a plugin makes no line of its own
+        return "\n".join(text.replace("\n", " ") for text in [*found, "", *self.notes])
 
 
 def page_of(
@@ -164,18 +187,33 @@ def task_line(own: ProbedTask, reference: ProbedTask | None) -> ProbeLine:
         holds = own.holds_to
         longest = max(own.by_length) / own.trained if own.trained else 0
         end = ", the longest tested" if holds is not None and holds >= longest else ""
-        parts.append(
-            f"holds to {_times(holds)} its training length of {own.trained}{end} ({reached})" if holds else reached
-        )
+        parts.append(f"{_holds(holds)} its training length of {own.trained}{end} ({reached})" if holds else reached)
     elif at is not None:
         parts.append(f"{percent(at)} right")
     budget = f"{own.steps:,} steps in {own.seconds:.0f} s, learning rate {own.learning_rate:g}, seed {own.seed}"
     return ProbeLine(
         topic=own.task,
-        text="; ".join(filter(None, parts)),
+        text=": ".join(filter(None, [_beside(own, reference), "; ".join(filter(None, parts))])),
         evidence=(f"{budget}, {own.examples:,} test examples", *_whole(own, reference)),
         tables=tuple(_tables(own, reference)),
     )
+
+
+def _beside(own: ProbedTask, reference: ProbedTask | None) -> str:
+    """Better, equal or worse than the reference at the same settings, as far as this many test examples can tell.
+
+    Two standard errors of the difference of two shares, each with one example more right and one more wrong.
+    """
+    if reference is None or own.variant == reference.variant or reference.outcome != Outcome.OK:
+        return ""
+    both = own.accuracies.keys() & reference.accuracies.keys()
+    if not both:
+        return ""
+    mine, theirs = (fmean(task.accuracies[place] for place in both) for task in (own, reference))
+    shares = [(share * own.examples + 1) / (own.examples + 2) for share in (mine, theirs)]
+    error = math.sqrt(sum(share * (1 - share) for share in shares) / max(own.examples, 1))
+    word = "equal to" if abs(mine - theirs) <= 2 * error else "better than" if mine > theirs else "worse than"
+    return f"{word} {REFERENCE} ({100 * mine:.1f} against {100 * theirs:.1f} % of all settings)"
 
 
 def cost_line(costs: Sequence[ProbedCost]) -> ProbeLine:
@@ -248,10 +286,8 @@ def _abilities(tasks: Sequence[ProbedTask]) -> list[str]:
     if held:
         by_factor: dict[str, list[str]] = {}
         for name, holds in held:
-            by_factor.setdefault(_times(holds), []).append(name)
-        (factor, names), *others = by_factor.items()
-        text = f"holds to {factor} its training length in {listed(names)}"
-        found.append(", ".join([text, *(f"{factor} in {listed(names)}" for factor, names in others)]))
+            by_factor.setdefault(_holds(holds), []).append(name)
+        found += [f"{factor} its training length in {listed(names)}" for factor, names in by_factor.items()]
     short = [task for task in done if (task.at_training_length or 0.0) < HELD]
     found += [f"only {percent(task.at_training_length or 0.0)} right in {task.task} as trained" for task in short]
     found += [
@@ -272,8 +308,8 @@ def _recalls(pairs: tuple[int, float]) -> str:
     return f"recalls {round(most * accuracy)} of {most} pairs"
 
 
-def _times(factor: float | None) -> str:
-    return f"{factor:.3g}×"
+def _holds(factor: float) -> str:
+    return "works only up to" if factor <= 1 else f"holds to {factor:.3g}×"
 
 
 def _cost_in_brief(costs: Sequence[ProbedCost]) -> str:
@@ -282,12 +318,15 @@ def _cost_in_brief(costs: Sequence[ProbedCost]) -> str:
         return ""
     cost = min(measured, key=lambda one: (one.length != HEADLINE_LENGTH, -one.length))
     assert cost.ratio is not None
-    at = f"{REFERENCE}'s time at {cost.length:,} tokens"
     if not cost.even:
-        return f"{cost.ratio.value:.2g}× {at}"
+        word = "slower than" if cost.ratio.value > 1 else "faster than"
+        return f"{word} {REFERENCE}: {cost.ratio.value:.2g}× its time at {cost.length:,} tokens"
     # a noisy machine tells a variant that costs twice as much from nothing
-    width = math.log(cost.ratio.high / cost.ratio.low) / 2
-    return f"≈ {at} (to {format_log_difference(max(cost.floor, width), decimals=0)})"
+    width = max(cost.floor, math.log(cost.ratio.high / cost.ratio.low) / 2)
+    if width > UNTOLD:
+        noise = format_log_difference(width, decimals=0)
+        return f"cost unknown at {cost.length:,} tokens: this machine is too busy now (noise of {noise})"
+    return f"equal in cost to {REFERENCE} at {cost.length:,} tokens (to {format_log_difference(width, decimals=0)})"
 
 
 def _tables(own: ProbedTask, reference: ProbedTask | None) -> list[ProbeTable]:
@@ -316,6 +355,11 @@ def _points(share: float | None) -> float | None:
 
 def _notes(variant: str, examined: Examined, tasks: Sequence[ProbedTask]) -> list[str]:
     notes = ["One seed at one learning rate is no ranking: another seed or rate may differ by many points."]
+    if examined.sees_order:
+        notes.append(
+            f"The order of keys matters to it, as under rotary positions: {REFERENCE} has them beside it "
+            "(positions=rope), and its own model adds none."
+        )
     if not all(task.ranked for task in tasks):
         notes.insert(0, "This preset proves that everything runs; its numbers say nothing about the variant.")
     if not examined.causal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from ..core.errors import Unsupported
 from . import completion
 from .options import RESULTS, Device, Json, Results, Seconds, Threads
 from .output import say, say_json, warn
-
-if TYPE_CHECKING:
-    from ..board.probe import ProbeReport, ProbeTable
 
 
 def probe(
@@ -50,7 +47,7 @@ def probe(
     if json:
         say_json(asdict(found))
     else:
-        _print(found)
+        say(str(found))
         if found.passed:
             say_page(Path(results))
     if found.unsupported:
@@ -60,33 +57,3 @@ def probe(
     if not found.complete:
         warn("Some trainings have no result; the lines above give the reasons, and `--retry` runs them again.")
         raise typer.Exit(1)
-
-
-def _print(report: ProbeReport) -> None:
-    from ...dashboards.escape import visible
-
-    say(visible(f"{report.variant}: {report.headline}"))
-    say()
-    width = max(len(line.topic) for line in report.lines) + 2
-    for line in report.lines:
-        tables = [row for table in line.tables for row in _rows(table)]
-        say(visible(f"{line.topic:{width}}{line.text}"))
-        for text in (*line.evidence, *tables):
-            say(visible(f"{'':{width}}{text}"))
-    say()
-    for note in report.notes:
-        say(visible(note))
-
-
-def _rows(table: ProbeTable) -> list[str]:
-    """An accuracy table in per cent, with the values of its axis above it."""
-    names = [
-        f"% right by {table.axis}" + (f" ({table.fixed})" if table.fixed else ""),
-        *(name for name, _ in table.rows),
-    ]
-    width = max(map(len, names))
-    head = "".join(f"{value:>8,g}" for value in table.values)
-    lines = [f"{names[0]:{width}}{head}"]
-    for name, values in table.rows:
-        lines.append(f"{name:{width}}" + "".join(f"{'' if v is None else format(v, '.1f'):>8}" for v in values))
-    return lines

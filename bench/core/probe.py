@@ -18,7 +18,8 @@ class Examined:
     """What the gate found. `problem`: why the variant does not build or cannot run here; empty where it was examined.
 
     `failures`: each failed property with its detail. `holding`: the names of those that hold. `causal`: whether it has
-    a causal form; `only_causal`: whether it has no other.
+    a causal form; `only_causal`: whether it has no other; `sees_order`: whether the order of the keys matters to it, as
+    under rotary positions, which the reference then has too.
     """
 
     holding: tuple[str, ...] = ()
@@ -29,6 +30,7 @@ class Examined:
     unsupported: bool = False
     causal: bool = True
     only_causal: bool = False
+    sees_order: bool = False
 
     @property
     def passed(self) -> bool:

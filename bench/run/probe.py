@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.cell import REFERENCE
 from ..core.errors import PluginError, SelectionError
@@ -14,10 +14,13 @@ from ..core.record import Record
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..gate.report import CheckReport
+from ..gate.suite import GateResult
 from ..measure.machine import choose_device
 from ..plan.facts import recipe_facts, resolve
+from ..process.ask import ask
 from ..store.learning_rates import RATE_SETTINGS
 from ..store.records import Records
+from .questions import SeesOrder
 
 TIMING_SECONDS = 20.0
 """At most this long at each length."""
@@ -56,15 +59,19 @@ def run_probe(specs: tuple[Spec, ...], preset: str | Spec, device: str | None, *
     examined = examined_by(check(spec, device=str(place)))
     if not examined.passed:
         return ProbeRun(variant=spec, examined=examined)
+    if examined.causal and spec.name != REFERENCE:
+        examined = replace(examined, sees_order=ask(VARIANTS, spec.name, SeesOrder(spec)))
     if not examined.causal:
         presets = {task: _at_own_rate(Spec(task), preset) for task in POOLED_TASKS}
     # the variant and the reference side by side, a core each
     jobs = 2 if place.type == "cpu" and (os.cpu_count() or 1) > 1 else None
-    found = [
-        record
-        for task, at_rate in presets.items()
-        for record in run(spec, task, preset=at_rate, lanes="train", jobs=jobs)
-    ]
+    found: list[Record] = []
+    for task, at_rate in presets.items():
+        found += run(spec, task, preset=at_rate, lanes="train", jobs=jobs)
+        if examined.sees_order:
+            rotary = Spec.of(at_rate.name, **dict(at_rate.parameters) | {"positions": "rope"})
+            found = [record for record in found if record.cell.variant == spec or record.cell.preset.get("positions")]
+            found += run(REFERENCE, task, preset=rotary, lanes="train", jobs=jobs)
     causal = {"causal": True} if examined.only_causal else {}
     points = [Spec.of("sweep", length=length, **causal) for length in SWEPT_LENGTHS]
     timing = Spec.of("quick", timing_seconds=TIMING_SECONDS) if preset.name == "quick" else Spec(preset.name)
@@ -93,7 +100,7 @@ def examined_by(report: CheckReport) -> Examined:
         applies[setting.causal] |= result.held is not None
     return Examined(
         holding=tuple(result.property for result in worst if result.held),
-        failures=tuple(f"{each.property}: {each.detail}".removesuffix(": ") for each in report.failures),
+        failures=tuple(_failure(each) for each in report.failures),
         not_applicable=sum(result.held is None for result in worst),
         seconds=report.seconds,
         problem=report.problem or report.unsupported or report.first_error,
@@ -101,3 +108,21 @@ def examined_by(report: CheckReport) -> Examined:
         causal=applies[True],
         only_causal=not applies[False],
     )
+
+
+CAUSES = {
+    "bfloat16": (in_half := "a step computed in half precision, such as a rotation or a sum: compute it in float32"),
+    "float16": in_half,
+    "causal": "a key after the query takes part: mask before normalizing, and leave later keys out of every mean",
+    "padding content": "a padded key takes part: use `mask.allowed`, and leave padding out of every mean",
+    "deterministic": "a draw in the forward pass: draw in the constructor",
+}
+"""The usual cause of a red property, by its name."""
+
+
+def _failure(result: GateResult) -> str:
+    """A red property: what was measured, what is allowed, where, and the usual cause."""
+    numbers = f"error {result.measured:.2g}, allowed {result.allowed:.2g}" if result.allowed == result.allowed else ""
+    cause = CAUSES.get(result.property, "")
+    said = "; ".join(filter(None, [numbers, result.detail, f"usual cause: {cause}" if cause else ""]))
+    return f"{result.property}: {said}".removesuffix(": ")

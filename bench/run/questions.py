@@ -10,7 +10,7 @@ import torch
 
 from ...tasks.contract import Availability, Task
 from ...tasks.data.data import place
-from ...variants.contract import AttentionShape
+from ...variants.contract import AttentionShape, Mask
 from ..core.errors import AttnbenchError, DataError, PluginError
 from ..core.record import Provenance
 from ..core.registry import TASKS, VARIANTS
@@ -95,6 +95,28 @@ class TryBuild(Request[str]):
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
                 plugin = VARIANTS.plugin(self.variant.name)
                 raise PluginError(plugin, f"{reason} ({where.name}, line {where.lineno})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SeesOrder(Request[bool]):
+    """Whether two neighbouring keys of the past that change places change an output, as under rotary positions."""
+
+    variant: Spec
+
+    def answer(self, reporter: Reporter) -> bool:
+        shape = AttentionShape(heads=2, head_dim=32, max_length=8, causal=True)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            variant = VARIANTS.build(self.variant, shape).eval()
+            query, key, value = torch.randn(3, 1, shape.heads, shape.max_length, shape.head_dim)
+            hidden = [torch.randn(1, shape.max_length, shape.hidden_width)] if variant.takes_hidden else []
+            swapped = [0, 1, 2, 3, 5, 4, 6, 7]
+            # what a variant reads from the hidden state belongs to the queries, which stay
+            before, after = (
+                variant(query, k, v, Mask(causal=True), *hidden)[:, :, -1]
+                for k, v in ((key, value), (key[:, :, swapped], value[:, :, swapped]))
+            )
+        return not torch.allclose(before, after, atol=1e-4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,11 @@
 """The page of a probe, from planted Records: each statement, its evidence, and who behaves alike."""
 
+from dataclasses import replace
+
 import pytest
 
-from attnbench.bench.board.probe import costs_of, probe_report
+from attnbench.bench.board.probe import ProbedCost, costs_of, probe_report
+from attnbench.bench.core.interval import Interval
 from attnbench.bench.core.probe import Examined
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.score.probe import Neighbour, neighbours, probed_task
@@ -52,11 +55,14 @@ def test_the_headline_says_how_much_how_far_and_that_it_is_right(two):
         (copy(of_copy, "mine", [1, 0.96, 0.4]), copy(of_copy, "softmax", [1, 1, 0.5])),
     ])  # fmt: skip
     assert found.headline == (
-        "recalls 63 of 64 pairs · holds to 16× its training length in recall, 4× in selective-copy"
+        "recalls 63 of 64 pairs · holds to 16× its training length in recall"
+        " · holds to 4× its training length in selective-copy"
         " · causal, padding-safe"
     )
     assert found.passed and found.complete
-    assert line(found, "recall").text.startswith("recalls 63 of 64 pairs; holds to 16× its training length of 128")
+    assert line(found, "recall").text.startswith(
+        "worse than softmax (98.8 against 100.0 % of all settings): recalls 63 of 64 pairs; holds to 16× its training"
+    )
     assert "the longest tested" in line(found, "recall").text
     assert "the longest tested" not in line(found, "selective-copy").text
     assert "learning rate 0.002, seed 0" in line(found, "selective-copy").evidence[0]
@@ -125,7 +131,7 @@ def test_costs_are_ratios_to_the_reference_at_every_length(bench):
     assert [round(cost.ratio.value, 3) for cost in costs] == [1.0, 0.8, 0.5]
     assert [cost.even for cost in costs] == [True, False, False]
     found = page([], costs)
-    assert "0.8× softmax's time at 1,024 tokens" in found.headline
+    assert "faster than softmax: 0.8× its time at 1,024 tokens" in found.headline
     assert line(found, "cost").evidence[-1] == "noise floor 0.1 %, by softmax against itself"
 
 
@@ -139,7 +145,7 @@ def test_the_noise_of_the_worst_length_hides_a_cost_as_on_the_board(bench):
         b.time("mine", [0.8 * s for s in softmax], softmax, null=[s * off for s in softmax], **more)
         records += b.records
     found = page([], costs_of(records, "mine"))
-    assert "≈ softmax's time at 1,024 tokens (to 30 %)" in found.headline
+    assert "equal in cost to softmax at 1,024 tokens (to 30 %)" in found.headline
     assert "noise floor 30.0 %" in line(found, "cost").evidence[-1]
 
 
@@ -179,3 +185,37 @@ def test_the_reference_alone_is_named_as_the_only_one_at_hand():
     several = page([], nearest=[Neighbour("topk", 0.01, 14), Neighbour("softmax", 0.083, 14)])
     assert line(several, "nearest").text == "behaves most like topk: 1.0 points apart"
     assert "no other variant" in line(page([]), "nearest").text
+
+
+def test_each_line_says_better_equal_or_worse_as_far_as_the_examples_tell(two):
+    def words(mine, theirs):
+        own, reference = copy(two[1], "mine", mine), copy(two[1], "softmax", theirs)
+        return line(page([(own, reference)]), "selective-copy").text.partition(" (")[0]
+
+    assert words([1, 1, 0.9], [1, 0.5, 0.2]) == "better than softmax"
+    assert words([1, 0.5, 0.2], [1, 1, 0.9]) == "worse than softmax"
+    # 600 examples tell two shares of 0.8 apart from 4.6 points on
+    assert words([0.8, 0.8, 0.8], [0.8, 0.8, 0.75]) == "equal to softmax"
+    assert not line(page([(copy(two[1], "mine", [1, 1, 1]), None)]), "selective-copy").text.startswith("equal")
+
+
+def test_a_machine_too_busy_to_tell_says_so_instead_of_equal():
+    cost = ProbedCost(length=1024, ratio=Interval(1.1, 0.3, 4.0), even=True, floor=2.03, rounds=5)
+    assert (
+        "cost unknown at 1,024 tokens: this machine is too busy now (noise of a factor of 7.6"
+        in page([], [cost]).headline
+    )
+
+
+def test_the_report_prints_as_its_page_and_says_who_has_rotary_positions(two):
+    own = copy(two[1], "mine", [1, 0.96, 0.4])
+    found = page([(own, None)], examined=replace(GREEN, sees_order=True))
+    assert str(found).startswith(f"mine: {found.headline}\n\ngate ")
+    (row,) = [text.split() for text in str(found).split("\n") if text.split()[:1] == ["mine"]]
+    assert row == ["mine", "100.0", "96.0", "40.0"]
+    assert "softmax has them beside it (positions=rope)" in str(found)
+
+
+def test_what_holds_at_no_longer_length_works_only_up_to_its_own(two):
+    found = page([(copy(two[1], "mine", [1, 0.5, 0.5]), None)])
+    assert "works only up to its training length in selective-copy" in found.headline

@@ -15,7 +15,12 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.interval import Interval
 from attnbench.bench.core.probe import Examined
 from attnbench.bench.core.record import Outcome
+from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import report as gate_report
+from attnbench.bench.gate.report import CheckReport, Setting
+from attnbench.bench.gate.suite import GateResult
+from attnbench.bench.run.probe import examined_by
+from attnbench.bench.run.questions import SeesOrder
 from attnbench.bench.score.probe import Neighbour, ProbedTask
 
 PLACES = {(("length", 64.0),): 1.0, (("length", 1024.0),): 0.95}
@@ -41,7 +46,7 @@ def test_prints_one_page_with_the_answer_first(said):
     code, text = said()
     assert code == 0 and len(text.split("\n")) < 40
     first = text.split("\n")[0]
-    assert first.startswith("mine: holds to 16× its training length in selective-copy · 0.8× softmax's time")
+    assert first.startswith("mine: holds to 16× its training length in selective-copy · faster than softmax: 0.8×")
     assert "1,024 tokens: 0.80× (0.78 to 0.82), 9 rounds" in text and "95.0" in text
 
 
@@ -89,6 +94,20 @@ def test_wrong_words_are_told_before_anything_is_examined(variant, preset, messa
     monkeypatch.setattr(api, "check", lambda *given, **options: pytest.fail("examined"))
     with pytest.raises(SelectionError, match=message.replace("[", r"\[")):
         attnbench.probe(variant, preset=preset, results=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "sees"), [("softmax", False), ("rela", False), ("linear", False), ("local", False), ("relative", True)]
+)
+def test_only_a_variant_with_positions_of_its_own_sees_the_order_of_keys(name, sees):
+    assert SeesOrder(Spec(name)).answer(None) is sees
+
+
+def test_a_red_property_has_its_value_its_limit_and_a_cause():
+    red = GateResult(property="bfloat16", held=False, measured=0.0129, allowed=0.0087, detail="512 long")
+    setting = Setting(causal=True, cross=False, padding=True)
+    (said,) = examined_by(CheckReport(name="mine", results=((setting, red),), seconds=1.0)).failures
+    assert said.startswith("bfloat16: error 0.013, allowed 0.0087; 512 long; usual cause: a step computed in half")
 
 
 @pytest.mark.slow
