@@ -49,7 +49,7 @@ def convert(
     from ..measure.machine import choose_device
     from ..run.convert import ConvertSetting, default_text
     from ..run.convert import convert as converted
-    from ..run.convert_table import tables_of
+    from ..run.convert_table import sentence_of, tables_of
 
     setting = ConvertSetting(
         to=to, alphas=alphas, temperatures=tried, steps=steps, seeds=seeds, learning_rate=learning_rate, batch=batch,
@@ -62,3 +62,4 @@ def convert(
         print_rows(table, numbers=len(table[0]) - 1)
         say()
     say(f"{len(records)} Records in {results}; `attnbench leaderboard --results {results}` shows their boards")
+    say(sentence_of(records, to))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 
 from ..core.cell import REFERENCE
+from ..core.metrics import METRICS
+from ..core.protocol import LEAST_SEEDS
 from ..core.record import Record
 
 Rows = list[tuple[str, ...]]
@@ -48,12 +50,40 @@ def tables_of(records: Sequence[Record], to: str) -> list[Rows]:
         costs.append(_row(f"{record.cell.variant}, {steps} steps, seed {record.cell.seed}", record))
         if own is not None and lost is not None and str(record.cell.variant) == to:
             bits = (value_of(each, "bits_per_character") for each in (lost, record, own))
-            gaps.append((f"seed {record.cell.seed}", f"{gap_closed(*bits):.0%}"))
+            share = gap_closed(*bits)
+            gaps.append(
+                (f"seed {record.cell.seed}", "nothing was lost zero-shot" if math.isnan(share) else f"{share:.0%}")
+            )
     shown = next((record for record in reversed(tuned) if str(record.cell.variant) == to), lost)
     zeros = zeros_of(shown) if shown is not None else {}
     shares: Rows = [(f"layer {layer}", *(f"{share:.0%}" for share in heads)) for layer, heads in zeros.items()]
     tables = [perplexities, costs, gaps, [("zeros by layer and head",), *shares]]
     return [table for table in tables if len(table) > 1]
+
+
+def sentence_of(records: Sequence[Record], to: str) -> str:
+    """Whether to convert: the target against softmax after the same fine-tuning, seed by seed, or both as they came.
+
+    Within the margin of bits per character at each of three seeds is yes, beyond it at each is no.
+    """
+    tuned = {(str(r.cell.variant), r.cell.seed): r for r in records if r.cell.preset.name == "fine-tune"}
+    pairs = [(found, tuned[REFERENCE, seed]) for (name, seed), found in tuned.items()
+             if name == to and (REFERENCE, seed) in tuned]  # fmt: skip
+    if not pairs:
+        return f"Convert to {to}: undecided: nothing was fine-tuned (`--steps 100 --seeds 3`)."
+    gaps = [value_of(one, "bits_per_character") - value_of(other, "bits_per_character") for one, other in pairs]
+    margin = METRICS["bits_per_character"].margin
+    said = f"{min(gaps):+.4f} to {max(gaps):+.4f}" if len(gaps) > 1 else f"{gaps[0]:+.4f}"
+    facts = (
+        f"{said} bits per character against softmax, fine-tuned alike, over {len(gaps)} seed{'s' if gaps[1:] else ''}"
+    )
+    if len(gaps) < LEAST_SEEDS:
+        return f"Convert to {to}: undecided: {facts}; `--seeds {LEAST_SEEDS}` decides."
+    if max(gaps) <= margin:
+        return f"Convert to {to}: yes: {facts}, within {margin:g}."
+    if min(gaps) > margin:
+        return f"Convert to {to}: no: {facts}, beyond {margin:g}."
+    return f"Convert to {to}: undecided: {facts}, on both sides of {margin:g}; more seeds or a longer text may tell."
 
 
 def zeros_of(record: Record) -> dict[int, list[float]]:

@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="needs the extra attnbench[transforme
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from attnbench.bench.run.convert import ConvertSetting, alpha_of, convert, with_alpha
-from attnbench.bench.run.convert_table import gap_closed, tables_of, zeros_of
+from attnbench.bench.run.convert_table import gap_closed, sentence_of, tables_of, zeros_of
 from attnbench.bench.run.pretrained import load_checkpoint
 
 CPU = torch.device("cpu")
@@ -155,3 +155,21 @@ def test_what_cannot_be_converted_is_said(checkpoint, text, tmp_path):
     empty.write_text("")
     with pytest.raises(DataError, match="got 0 bytes"):
         convert(checkpoint, empty, SETTING, store, CPU, lambda line: None)
+
+
+def test_the_last_sentence_says_yes_no_or_undecided(bench):
+    def told(*gaps):
+        b = bench(task="convert[model=abc]", preset="fine-tune[steps=100]")
+        for name, bits in (("softmax", [2.0] * len(gaps)), ("entmax15", [2.0 + gap for gap in gaps])):
+            b.score(name, "bits_per_character", bits)
+        return sentence_of(b.records, "entmax15")
+
+    assert told(0.01, 0.012, 0.015).startswith("Convert to entmax15: yes: +0.0100 to +0.0150 bits per character")
+    assert told(0.03, 0.05, 0.04).startswith("Convert to entmax15: no: ")
+    assert told(0.01, 0.05, 0.04).startswith("Convert to entmax15: undecided: ")
+    assert told(0.01).endswith("over 1 seed; `--seeds 3` decides.")
+    assert told().endswith("nothing was fine-tuned (`--steps 100 --seeds 3`).")
+
+
+def test_no_table_says_nan(converted):
+    assert not any("nan" in cell for table in tables_of(converted[0], "entmax15") for row in table for cell in row)
