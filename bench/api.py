@@ -346,12 +346,20 @@ def register(name: str, target: type) -> None:
 
     target: a class at the top level of a file, or what `score_map` makes there. Workers import that file again, so what
     a script runs stands under `if __name__ == "__main__":`. A package declares an entry point instead; `attnbench new`
-    writes one. Raises SelectionError for a class that workers cannot import, and for a name that is taken.
+    writes one. Raises SelectionError for what is neither, for a class that workers cannot
+    import, and for a name that is taken.
 
     >>> attnbench.register("my-floor", Floor); attnbench.run("my-floor", "lra-text")               # doctest: +SKIP
     """
     from ..tasks.contract import Task
+    from ..variants.contract import Variant
 
+    if not (isinstance(target, type) and issubclass(target, Task | Variant)):
+        what = f"the class {target.__name__}" if isinstance(target, type) else f"a {type(target).__name__}"
+        raise SelectionError(
+            f"expected a Variant, a Task or what score_map makes, got {what}; any module or function runs as it is, by "
+            "the name of its file: `mine.py:MyAttention` in check, probe, run and audit"
+        )
     module, file = target.__module__, getattr(sys.modules[target.__module__], "__file__", None)
     if file is None or "<locals>" in target.__qualname__:
         raise SelectionError(f"expected {target.__qualname__} at the top level of a file, which workers can import")

@@ -78,18 +78,25 @@ def options(
     """Benchmark attention variants: quality, speed, memory and sparsity, in one record."""
 
 
-COMMANDS: dict[str, Command] = {
-    "run": run, "plan": plan, "status": status, "leaderboard": leaderboard, "compare": compare, "choose": choose,
-    "dashboard": dashboard, "list": list_, "show": show, "check": check, "audit": audit, "probe": probe, "new": new,
-    "merge": merge, "validate": validate, "explain": explain, "sample": sample, "convert": convert, "inspect": inspect,
-    "doctor": doctor,
+GROUPS: dict[str, dict[str, Command | typer.Typer]] = {
+    "Measure": {"run": run, "plan": plan, "status": status, "data": data, "convert": convert, "doctor": doctor},
+    "Read": {
+        "leaderboard": leaderboard, "compare": compare, "choose": choose, "dashboard": dashboard, "explain": explain,
+        "list": list_, "show": show, "sample": sample, "inspect": inspect,
+    },
+    "Own": {"check": check, "audit": audit, "probe": probe, "new": new},
+    "Share": {"merge": merge, "validate": validate, "results": results},
 }  # fmt: skip
-"""All but those of `data` and `results`, in the order of the help."""
+"""All commands, in the order of the help."""
 
-for _name, _command in COMMANDS.items():
-    app.command(_name, epilog=example_of(_name))(_command)
-app.add_typer(data, name="data")
-app.add_typer(results, name="results")
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+
+for _group, _commands in GROUPS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_group)
+        else:
+            app.command(_name, epilog=example_of(_name), rich_help_panel=_group)(_command)
 
 
 def run_app() -> int:

@@ -15,11 +15,18 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from ..core.record import Machine
 from ..plan.planner import Plan, Step
 from ..run.events import CellFinished, CellStarted, Event, Stage, TrainingProgress, Warned, ended, reached
 from .output import console, line_of
+
+COUNT_WIDTH, TIME_WIDTH = 11, 7
+"""Of `12345/12345` and `1:02:03`."""
+
+WIDE = 120
+"""Columns of a terminal with room for bars."""
 
 QUIET_SECONDS = 30.0
 """How often a long Cell reports where output is not a terminal."""
@@ -31,12 +38,14 @@ class Live:
     def __init__(self, quiet: bool = False):
         self.console = console(stderr=True, quiet=quiet)
         self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            # a long name is cut: at 80 columns it would leave no room for count and time
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=COUNT_WIDTH)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=TIME_WIDTH)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=TIME_WIDTH)),
+            *([BarColumn()] if self.console.width >= WIDE else []),
+            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+            expand=True,
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,

@@ -19,6 +19,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.run.events import CellFinished, LoggingListener
 from attnbench.bench.store.records import Records
 from attnbench.bench.store.store import Store
+from attnbench.variants.maps.rela import ReLA
 
 
 @pytest.fixture
@@ -255,13 +256,16 @@ def test_a_name_is_registered_once_and_for_a_class_that_workers_can_import(monke
         monkeypatch.setenv(variable, "")
     VARIANTS.__dict__.pop("_found", None)
     try:
-        attnbench.register("logged-again", Records)
-        attnbench.register("logged-again", Records)
-        assert os.environ["ATTNBENCH_VARIANTS"] == "logged-again=attnbench.bench.store.records:Records"
-        assert VARIANTS.load("logged-again") is Records
+        attnbench.register("logged-again", ReLA)
+        attnbench.register("logged-again", ReLA)
+        assert os.environ["ATTNBENCH_VARIANTS"] == "logged-again=attnbench.variants.maps.rela:ReLA"
+        assert VARIANTS.load("logged-again") is ReLA
         with pytest.raises(SelectionError, match="named 'softmax' is there already"):
-            attnbench.register("softmax", Records)
+            attnbench.register("softmax", ReLA)
         with pytest.raises(SelectionError, match="at the top level of a file"):
-            attnbench.register("inner", type("Inner", (), {"__qualname__": "f.<locals>.Inner"}))
+            attnbench.register("inner", type("Inner", (ReLA,), {"__qualname__": "f.<locals>.Inner"}))
+        for target, named in ((Records, "the class Records"), (len, "a builtin_function_or_method"), ("rela", "a str")):
+            with pytest.raises(SelectionError, match=f"got {named}; any module or function runs as it is"):
+                attnbench.register("none", target)
     finally:
         VARIANTS.__dict__.pop("_found", None)

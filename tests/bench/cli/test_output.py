@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.testing import CliRunner
 
-from attnbench.bench.cli import app, output
+from attnbench.bench.cli import app, live, output
 from attnbench.bench.cli.live import Live
 from attnbench.bench.cli.output import console
 from attnbench.bench.core.cell import Cell
@@ -156,3 +158,23 @@ def test_a_command_without_arguments_prints_its_help(
     monkeypatch.setattr(sys, "argv", ["attnbench"])
     assert app.run_app() == 2
     assert capsys.readouterr().out.count("Usage: attnbench") == 1
+
+
+def test_progress_at_80_columns_shows_count_and_time(monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(live, "console", lambda **_: Console(file=shown, width=80, force_terminal=True))
+    bars = live.Live()._bars
+    name = "softmax on recall, quick[learning_rate=0.001,steps=150], seed 100, tune"
+    bars.update(bars.add_task(name, total=150, note="loss 4.123, validation 12.3 %"), completed=60)
+    with Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None) as plain:
+        plain.print(bars.get_renderable())
+    line = plain.file.getvalue()
+    assert "60/150" in line and line.count("0:00:00") >= 1 and line.startswith("softmax on recall")
+    assert line.count("\n") == 1
+
+
+def test_the_help_groups_the_commands():
+    said = CliRunner().invoke(app.app, ["--help"]).output
+    assert [word for word in ("Measure", "Read", "Own", "Share") if f"─ {word} ─" in said] == [
+        "Measure", "Read", "Own", "Share",
+    ]  # fmt: skip
