@@ -4,7 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
+# bytecode is kept even where the environment forbids it: each worker, and each command that a test starts, would else
+# compile all files anew, which takes as long as a tenth of the tests
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 .PHONY: demo test test-all soak gpu wheels docs lint clean
 

@@ -32,6 +32,7 @@ def test_a_record_is_reached_within_the_cap_and_the_stations_of_the_page_are_cro
     within_cap(crossed, "run")
 
 
+@pytest.mark.slow  # a board under a tracer
 def test_a_board_is_reached_within_the_cap(tmp_path):
     results = str(walk.TREE / "results")
     within_cap(walk.walk(tmp_path / "board", "leaderboard", "--results", results, "--task", "lra-text"), "leaderboard")

@@ -41,6 +41,6 @@ def test_a_rule_beats_every_variant(task):
 
 
 def test_softmax_learned_neither_pathfinder_nor_retrieval():
-    assert BOARDS["the 5 tasks of lra (quick)"].headline.startswith(
+    assert BOARDS["the 6 tasks of lra (quick)"].headline.startswith(
         "softmax did not learn lra-pathfinder and lra-retrieval"
     )

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.bench.cli.app import run_app
+
 HERE = Path(__file__).parent
 
 
@@ -114,9 +116,8 @@ def test_a_name_that_nobody_has_is_answered_with_the_nearest_and_an_exit_code(pe
     assert "did you mean 'example-floor'" in said and "Traceback" not in said
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [pytest.param("variant", "my-map", marks=pytest.mark.slow), ("task", "my-task")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "name"), [("variant", "my-map"), ("task", "my-task")])
 def test_a_project_that_new_begins_installs_and_passes_its_own_test(person, tmp_path, kind, name):
     said = person.types("new", kind, name, "--into", str(tmp_path))
     project = tmp_path / f"attnbench-{name}"
@@ -132,10 +133,17 @@ def test_a_project_that_new_begins_installs_and_passes_its_own_test(person, tmp_
     assert "1 passed" in tested
 
 
-def test_the_templates_are_formatted_and_typed_as_the_package_is(person, tmp_path):
+@pytest.fixture(scope="module")
+def begun(person, tmp_path_factory):
+    """A folder with a variant and a task that `new` began."""
+    folder = tmp_path_factory.mktemp("begun")
     for kind, name in (("variant", "my-map"), ("task", "my-task")):
-        person.types("new", kind, name, "--into", str(tmp_path))
-    style = ["--line-length", "120", "--no-cache", str(tmp_path)]
+        person.types("new", kind, name, "--into", str(folder))
+    return folder
+
+
+def test_the_templates_are_formatted_and_typed_as_the_package_is(begun):
+    style = ["--line-length", "120", "--no-cache", str(begun)]
     ruff = [sys.executable, "-m", "ruff"]
     for command in (["format", "--check"], ["check", "--select", "E,F,W,UP,B,C4,PTH,SIM"]):
         run = subprocess.run([*ruff, *command, *style], capture_output=True, text=True)
@@ -150,11 +158,9 @@ def attnbench_imports(path):
     return {module for module in modules if module.split(".")[0] == "attnbench"}
 
 
-def test_a_plugin_imports_the_two_contracts_and_nothing_else_of_attnbench(person, tmp_path):
-    for kind, name in (("variant", "my-map"), ("task", "my-task")):
-        person.types("new", kind, name, "--into", str(tmp_path))
+def test_a_plugin_imports_the_two_contracts_and_nothing_else_of_attnbench(begun):
     contracts = {"attnbench.variants.contract", "attnbench.tasks.contract"}
-    for folder in (tmp_path, HERE / "attnbench_example"):
+    for folder in (begun, HERE / "attnbench_example"):
         assert set().union(*map(attnbench_imports, folder.rglob("*.py"))) == contracts
 
 
@@ -171,9 +177,8 @@ def test_a_plugin_imports_the_two_contracts_and_nothing_else_of_attnbench(person
         ("variant", "taken", "exists already"),
     ],
 )
-def test_new_refuses_what_cannot_become_a_project(person, tmp_path, kind, name, message):
+def test_new_refuses_what_cannot_become_a_project(tmp_path, monkeypatch, capsys, kind, name, message):
     (tmp_path / "attnbench-taken").mkdir()
-    before = sorted(tmp_path.rglob("*"))
-    said = person.types("new", kind, name, "--into", str(tmp_path), code=2)
-    assert message in said and "Traceback" not in said
-    assert sorted(tmp_path.rglob("*")) == before
+    monkeypatch.setattr("sys.argv", ["attnbench", "new", kind, name, "--into", str(tmp_path)])
+    assert run_app() == 2 and message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["attnbench-taken"]

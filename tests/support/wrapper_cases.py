@@ -7,7 +7,7 @@ from seeds import seed
 from torch import Tensor
 
 from attnbench.variants import build
-from attnbench.variants.contract import AttentionShape, Mask, Variant
+from attnbench.variants.contract import AttentionShape, Variant
 
 HEADS, WIDTH, HIDDEN, LENGTH = 4, 8, 12, 21
 
@@ -29,14 +29,3 @@ def drawn(kv_heads: int = HEADS) -> list[Tensor]:
     heads = (HEADS, kv_heads, kv_heads)
     inputs = [torch.randn(2, n, LENGTH, WIDTH, generator=generator, dtype=torch.float64) for n in heads]
     return [*inputs, torch.randn(2, LENGTH, HIDDEN, generator=generator, dtype=torch.float64)]
-
-
-def decoded(variant: Variant, kv_heads: int = HEADS) -> tuple[Tensor, Tensor]:
-    """Output of the whole sequence, and of its tokens one by one."""
-    query, key, value, hidden = drawn(kv_heads)
-    whole, state, steps = variant(query, key, value, Mask(causal=True), hidden), None, []
-    for t in range(LENGTH):
-        at = slice(t, t + 1)
-        output, state = variant.step_with(query[:, :, at], key[:, :, at], value[:, :, at], state, hidden[:, at])
-        steps.append(output)
-    return whole, torch.cat(steps, 2)

@@ -88,6 +88,7 @@ print(json.dumps({"loops": found, "registers": one.registers, "stack": one.stack
 """
 
 
+@pytest.mark.slow
 def test_a_product_of_64_by_64_by_64_is_four_instructions_of_a_warp_group(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     (tmp_path / "tiny_kernel.py").write_text(KERNEL)

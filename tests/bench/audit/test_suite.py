@@ -357,6 +357,7 @@ class MyOwn:
     TEXT = "from torch import nn\nclass Mine(nn.Linear):\n    def __init__(self, dim): super().__init__(dim, dim)\n"
 
 
+@pytest.mark.slow
 def test_the_command_audits_a_file_in_a_child(tmp_path, monkeypatch, capsys):
     from attnbench.bench.cli import main
 

@@ -254,5 +254,4 @@ def test_a_fault_of_outsiders_is_red(variant: type[Variant], shape: AttentionSha
 @pytest.mark.parametrize("variant", RIGHT)
 def test_what_outsiders_get_right_is_green(variant: type[Variant], shape: AttentionShape) -> None:
     shape = replace(shape, max_length=200)
-    assert quick_gate(variant, shape, batch=12) is None
     assert [each for each in examine(variant, shape) if each.held is False] == []

@@ -22,7 +22,7 @@ from planted_faults import (
 )  # fmt: skip
 from torch import Tensor
 
-from attnbench.bench.gate import PROPERTIES, examine, quick_gate
+from attnbench.bench.gate import PROPERTIES, examine, quick_gate, suite
 from attnbench.variants.contract import AttentionShape, Variant
 
 
@@ -31,11 +31,19 @@ def red(variant: type[Variant], shape: AttentionShape) -> dict[str, str]:
     return {finding.property: finding.detail for finding in examine(variant, shape) if finding.held is False}
 
 
+def breaks(variant: type[Variant], shape: AttentionShape, name: str) -> bool:
+    """Whether one property is red, without the others, which take a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suite, "PROPERTIES", [item for item in PROPERTIES if item.name == name])
+        return [finding.held for finding in examine(variant, shape)] == [False]
+
+
 @pytest.mark.parametrize(("variant", "shape", "name"), FAULTS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_planted_fault_is_red_under_its_own_name(variant: type[Variant], shape: AttentionShape, name: str) -> None:
-    assert name in red(variant, shape)
     if variant in ALONE:
         assert set(red(variant, shape)) == {name}
+    else:
+        assert breaks(variant, shape, name)
 
 
 @pytest.mark.parametrize("shape", [SELF, CAUSAL, CROSS], ids=["self", "causal", "cross"])
@@ -52,8 +60,8 @@ HALVES = ("bfloat16", "float16")
 
 
 def measured(shape: AttentionShape, name: str) -> AttentionShape:
-    """Half precision is examined before a measurement where it is measured."""
-    return replace(shape, max_length=4096, dtype=name if name in HALVES else shape.dtype)
+    """Half precision is examined where it is measured; on a CPU 4,096 tokens of it take a minute."""
+    return replace(shape, dtype=name) if name in HALVES else replace(shape, max_length=4096)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +74,7 @@ def test_the_quick_gate_stops_at_the_fault_on_a_long_shape(variant: type[Variant
     assert finding is not None
     # what is rounded to half precision shows where rows are long
     length = 96 if shape.dtype == "float32" else 512
-    assert finding.property in red(variant, replace(shape, max_length=length, dtype="float32"))
+    assert breaks(variant, replace(shape, max_length=length, dtype="float32"), finding.property)
 
 
 def test_the_detail_says_where_decoding_first_differs() -> None:

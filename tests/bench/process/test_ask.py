@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import resolve
 from attnbench.bench.process import ask as asked
 from attnbench.bench.process.ask import ask, asking
+from attnbench.bench.process.child import end_servers
 from attnbench.bench.run.questions import TryBuild
 from attnbench.variants.contract import AttentionShape
 
@@ -28,15 +30,25 @@ class Plugin(ScoredVariant):
 '''
 
 
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Declares the foreign variant `foreign`, whose module runs the given code."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One folder for all plugins: another PYTHONPATH would start another server, which imports torch for seconds."""
+    yield tmp_path_factory.mktemp("site")
+    end_servers()
 
-    def declared(code: str = "") -> None:
-        (tmp_path / "foreign_plugin.py").write_text(PLUGIN.format(code=code), encoding="utf-8")
-        monkeypatch.setenv("ATTNBENCH_VARIANTS", "foreign=foreign_plugin:Plugin")
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+
+@pytest.fixture
+def plugin(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+    """Declares the foreign variant `foreign`, whose module runs the given code; returns the file of the module."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(asked, "end_servers", lambda: None)
+
+    def declared(code: str) -> Path:
+        module = site / f"foreign_{len(list(site.glob('foreign_*.py')))}.py"
+        module.write_text(PLUGIN.format(code=code), encoding="utf-8")
+        monkeypatch.setenv("ATTNBENCH_VARIANTS", f"foreign={module.stem}:Plugin")
         VARIANTS.__dict__.pop("_found", None)
+        return module
 
     yield declared
     VARIANTS.__dict__.pop("_found", None)
@@ -85,8 +97,7 @@ def test_a_plugin_that_hangs_hangs_once(plugin, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_it_answered_before_it_hung_remains_true(plugin, monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin("")
-    module = Path(os.environ["PYTHONPATH"].split(os.pathsep)[0]) / "foreign_plugin.py"
+    module = plugin("")
     module.write_text(module.read_text() + "        import time; time.sleep(1000)\n")
     shape = AttentionShape(heads=1, head_dim=4, max_length=8)
     with asking():

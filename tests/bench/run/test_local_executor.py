@@ -267,6 +267,7 @@ def test_on_a_processor_training_shares_the_cores_and_a_timing_has_them_all(
             find(tmp_path, [], device="cpu", **wrong)
 
 
+@pytest.mark.slow
 def test_the_parent_makes_no_cuda_context(tmp_path: Path) -> None:
     """Counting devices and describing the machine leave CUDA as it was, with a GPU and without."""
     script = """

@@ -23,6 +23,7 @@ def job(task: str, results: Path, block: str = "0123456789") -> Job:
                offline=True)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_blocks_of_one_node_prepare_their_data_once(tmp_path: Path) -> None:
     script = """
 import sys; from pathlib import Path

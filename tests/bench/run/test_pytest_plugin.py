@@ -23,6 +23,7 @@ def test_decoding(attention_benchmark):
 """
 
 
+@pytest.mark.slow
 def test_a_strangers_test_file_gets_times_and_our_figures_beside_them(tmp_path):
     pytest.importorskip("pytest_benchmark")
     (tmp_path / "test_mine.py").write_text(TEST)

@@ -155,6 +155,7 @@ def test_the_board_puts_lengths_side_by_side_with_growth_memory_and_distance_to_
     assert entries["dividend"].value > 0 and entries["peak_share"].value > 0
 
 
+@pytest.mark.slow
 def test_the_longest_length_within_a_budget_is_found_in_child_processes(runner):
     task = (
         "sweep[heads=1,head_dim=16,mode=forward,length=64,128],sweep[heads=1,head_dim=16,mode=forward,memory_bytes=2M]"

@@ -139,6 +139,7 @@ def test_a_variant_that_cannot_cross_is_unsupported_there_with_the_reason_and_fi
     assert done(context, "additive-lm", where=",where=decoder").outcome is Outcome.OK
 
 
+@pytest.mark.slow
 def test_maps_of_a_trained_cell_become_a_page_and_images(context, tmp_path):
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")

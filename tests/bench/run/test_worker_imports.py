@@ -96,6 +96,7 @@ def run(worker: Worker, place: DataPlace, *cells: Cell) -> None:
     worker.require_clean()
 
 
+@pytest.mark.slow
 def test_no_lane_imports_scipy_or_pandas(worker: Worker, place: DataPlace, tree: Path) -> None:
     """Tokens, classes, and translations with their BLEU, each with its metrics and artifacts; and points of a sweep.
 

@@ -79,6 +79,7 @@ def test_dropout_in_training_goes_the_eager_way_on_auto_and_stops_a_forced_kerne
         variant(*inputs, Mask(causal=True))
 
 
+@pytest.mark.slow
 def test_building_and_running_eagerly_loads_neither_triton_nor_flex():
     code = (
         "import sys, torch\n"
@@ -94,8 +95,7 @@ def test_building_and_running_eagerly_loads_neither_triton_nor_flex():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", ["local", "relative"])
+@pytest.mark.parametrize(("name", "causal"), [("local", False), ("relative", True)])
 def test_flex_attention_says_the_same_as_the_eager_forward(name, causal):
     queries = 30
     torch.manual_seed(seed())

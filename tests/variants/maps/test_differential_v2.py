@@ -50,12 +50,3 @@ def test_two_equal_queries_leave_what_the_share_leaves() -> None:
     plain = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
     left = 1 - variant.share(hidden).sigmoid().transpose(1, 2)[..., None]
     torch.testing.assert_close(variant(query, key, value, Mask(causal=True), hidden), left * plain)
-
-
-def test_decoding_equals_the_whole() -> None:
-    variant, (query, key, value, hidden) = made("sdpa"), drawn()
-    whole, state = variant(query, key, value, Mask(causal=True), hidden), None
-    for t in range(LENGTH):
-        at = slice(t, t + 1)
-        output, state = variant.step_with(query[:, :, at], key[:, :, at], value[:, :, at], state, hidden[:, at])
-        torch.testing.assert_close(output, whole[:, :, at])

@@ -36,16 +36,6 @@ def test_later_queries_lose_what_the_first_head_gave_before(padded: bool) -> Non
     torch.testing.assert_close(model(query, key, value, mask).where(real, 0), expected @ value)
 
 
-def test_decoding_equals_the_whole() -> None:
-    model, (query, key, value) = variant("selective"), inputs()
-    whole, state = model(query, key, value, Mask(causal=True)), None
-    for t in range(7):
-        output, state = model.step(*(x[:, :, t : t + 1] for x in (query, key, value)), state)
-        torch.testing.assert_close(output, whole[:, :, t : t + 1])
-    # float32: keys and values of 2 heads of 4, and one number
-    assert model.state_bytes(model.shape) == 16 * 4 * (2 * 2 * 4 + 1)
-
-
 def test_other_sequences_and_directions_are_refused() -> None:
     model, (query, key, value) = variant("selective"), inputs()
     with pytest.raises(Unsupported, match="3 queries, 7 keys"):

@@ -36,15 +36,6 @@ def test_each_key_takes_its_share_of_what_nearer_keys_left(own: bool) -> None:
     torch.testing.assert_close(model(query[:, :, 4:], key, value, mask), (expected @ value)[:, :, 4:])
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_decoding_equals_the_whole(own: bool) -> None:
-    model, (query, key, value) = variant(f"stick-breaking[own={str(own).lower()}]"), inputs()
-    whole, state = model(query, key, value, Mask(causal=True)), None
-    for t in range(7):
-        output, state = model.step(*(x[:, :, t : t + 1] for x in (query, key, value)), state)
-        torch.testing.assert_close(output, whole[:, :, t : t + 1])
-
-
 def test_thousands_of_shares_keep_finite_weights_and_gradients() -> None:
     model = StickBreaking(AttentionShape(heads=1, head_dim=4, max_length=4096, causal=True))
     scores = torch.full((4096,), -2.0)

@@ -70,23 +70,6 @@ def test_additive_lm_equals_explicit_loops(selection: str, shape: dict[str, Any]
     assert variant.weights(q, k, mask) is None
 
 
-@pytest.mark.parametrize(
-    ("selection", "shape"),
-    [("additive-lm", {"causal": True}), ("additive-lm[window=2]", WINDOWED), ("additive-lm", {})],
-)
-def test_additive_lm_gradients_agree_with_finite_differences(selection: str, shape: dict[str, Any]) -> None:
-    variant = make(selection, **shape)
-    q, k, v = (x.requires_grad_() for x in heads(6))
-    mask = Mask(torch.tensor([[True] * 5 + [False], [False] + [True] * 5]), causal=bool(shape))
-    names = [name for name, _ in variant.named_parameters()]
-
-    def forward(q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
-        output = torch.func.functional_call(variant, dict(zip(names, parameters, strict=True)), (q, k, v, mask))
-        return output[0]
-
-    assert torch.autograd.gradcheck(forward, (q, k, v, *variant.parameters()))
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_additive_lm_gradients_stay_finite_on_padding_and_on_vectors_without_deviation(causal: bool) -> None:
     variant = make("additive-lm", causal=causal)

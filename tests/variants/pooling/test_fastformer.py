@@ -57,24 +57,6 @@ def test_fastformer_equals_explicit_loops(selection: str, length: int) -> None:
     assert variant.weights(q, k, Mask()) is None
 
 
-@pytest.mark.parametrize("selection", ["fastformer", "fastformer[value=value]"])
-def test_fastformer_gradients_agree_with_finite_differences_and_ignore_what_it_declares(selection: str) -> None:
-    variant = make(selection)
-    q, k, v = (x.requires_grad_() for x in heads(3))
-    mask = Mask(torch.tensor([[True, True, False], [False] * 3]))
-    names = [name for name, _ in variant.named_parameters()]
-
-    def forward(q: Tensor, k: Tensor, v: Tensor, *parameters: Tensor) -> Tensor:
-        return torch.func.functional_call(variant, dict(zip(names, parameters, strict=True)), (q, k, v, mask))
-
-    inputs = (q, k, v, *variant.parameters())
-    assert torch.autograd.gradcheck(forward, inputs)
-    reached = torch.autograd.grad(forward(*inputs).square().sum(), (q, k, v), allow_unused=True)
-    assert [name for name, g in zip(("query", "key", "value"), reached, strict=True) if g is None] == sorted(
-        variant.ignores
-    )
-
-
 @torch.no_grad()
 def test_fastformer_pools_logits_that_would_overflow() -> None:
     variant = make("fastformer", dtype="float32").float()

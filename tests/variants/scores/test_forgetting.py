@@ -57,17 +57,6 @@ def test_each_exponential_is_multiplied_by_the_gates_in_between(padded: bool, kv
     torch.testing.assert_close(variant(query, key, value, mask, hidden).where(real, 0), output.where(real, 0))
 
 
-def test_decoding_equals_the_whole() -> None:
-    variant, (query, key, value, hidden) = made(2), drawn(2)
-    expected, state = variant(query, key, value, Mask(causal=True), hidden), None
-    for t in range(LENGTH):
-        at = slice(t, t + 1)
-        output, state = variant.step(query[:, :, at], key[:, :, at], value[:, :, at], state, hidden[:, at])
-        torch.testing.assert_close(output, expected[:, :, at])
-    # float32: keys and values of 2 heads of 6, and one sum for each of 4 heads
-    assert variant.state_bytes(variant.shape) == 64 * 4 * (2 * 2 * 6 + 4)
-
-
 def test_what_lies_outside_its_definition_is_refused() -> None:
     variant, (query, key, value, hidden) = made(), drawn()
     assert "forgets" in str(variant.supports(AttentionShape(heads=HEADS, head_dim=WIDTH, max_length=9)))

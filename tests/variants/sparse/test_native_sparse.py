@@ -64,15 +64,6 @@ def test_three_attentions_are_added_by_their_gates(block: int, blocks: int, wind
     torch.testing.assert_close(variant.weights(query, key, mask, slice(6, 13), hidden=hidden), weights[:, :, 6:13])
 
 
-def test_decoding_equals_the_whole() -> None:
-    variant, (query, key, value, hidden) = made(3, 3, 4), drawn()
-    whole, state = variant(query, key, value, Mask(causal=True), hidden), None
-    for t in range(LENGTH):
-        at = slice(t, t + 1)
-        output, state = variant.step_with(query[:, :, at], key[:, :, at], value[:, :, at], state, hidden[:, at])
-        torch.testing.assert_close(output, whole[:, :, at])
-
-
 def test_sizes_have_defaults_and_the_density_counts_what_the_three_see() -> None:
     shape = AttentionShape(heads=1, head_dim=4, max_length=8, causal=True)
     # blocks of 2: means 0, 1, 2 and 3 for two queries each, whole blocks 0, 1, 2 and 2, own parts, a window of 3

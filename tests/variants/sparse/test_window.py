@@ -67,19 +67,6 @@ def test_equals_a_dense_softmax_under_the_mask_of_the_window(size: int, causal: 
     torch.testing.assert_close(variant.weights(query, key, mask, slice(9, 20)), expected[:, :, 9:20])
 
 
-@pytest.mark.parametrize("sink", ["none", "learned"])
-def test_decoding_equals_the_whole_and_keeps_the_window_alone(sink: str) -> None:
-    variant, (query, key, value) = made(5, sink, kv_heads=2), drawn(23, 2)
-    expected, state = variant(query, key, value, Mask(causal=True)), None
-    for t in range(23):
-        at = slice(t, t + 1)
-        output, state = variant.step(query[:, :, at], key[:, :, at], value[:, :, at], state)
-        torch.testing.assert_close(output, expected[:, :, at])
-        assert state.key.shape[2] == min(t + 1, 5)
-    # 2 tensors of 2 heads of 8 numbers of float32, for 5 tokens
-    assert variant.state_bytes(variant.shape) == 2 * 2 * 8 * 4 * 5
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 16, 40])
 def test_density_counts_the_pairs_of_the_window(size: int, causal: bool) -> None:

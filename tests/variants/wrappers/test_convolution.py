@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from wrapper_cases import LENGTH, WIDTH, decoded, drawn, wrapped
+from wrapper_cases import LENGTH, WIDTH, drawn, wrapped
 
 from attnbench.variants.contract import AttentionShape, Mask, Unsupported
 
@@ -50,14 +50,6 @@ def test_padded_tokens_count_as_zeros() -> None:
     quiet = variant(query.where(real, 0), key.where(real, 0), value.where(real, 0), mask)
     loud = variant(query.where(real, 7), key.where(real, 7), value.where(real, 7), mask)
     assert torch.equal(quiet.where(real, 0), loud.where(real, 0))
-
-
-@pytest.mark.parametrize(
-    "name", ["conv+softmax", "conv[size=1]+softmax", "conv[activation=none]+delta", "gate+conv+fox"]
-)
-def test_decoding_equals_the_whole(name: str) -> None:
-    whole, steps = decoded(wrapped(name, kv_heads=2), kv_heads=2)
-    torch.testing.assert_close(steps, whole)
 
 
 def test_the_state_holds_three_tokens_more_and_other_sequences_are_refused() -> None:

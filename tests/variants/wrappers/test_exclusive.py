@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from wrapper_cases import HEADS, LENGTH, decoded, drawn, wrapped
+from wrapper_cases import HEADS, LENGTH, drawn, wrapped
 
 from attnbench.variants.contract import AttentionShape, Mask, Unsupported
 
@@ -34,12 +34,6 @@ def test_nothing_along_the_own_value_is_left_and_all_else_is(inner: str) -> None
     removed = plain - found
     along = (removed * value).sum(-1).abs()
     torch.testing.assert_close(along, removed.norm(dim=-1) * value.norm(dim=-1))
-
-
-@pytest.mark.parametrize("name", ["xsa+softmax", "xsa[strength=learned]+window[size=4]", "xsa+delta", "xsa+gate+fox"])
-def test_decoding_equals_the_whole(name: str) -> None:
-    whole, steps = decoded(wrapped(name, kv_heads=2), kv_heads=2)
-    torch.testing.assert_close(steps, whole)
 
 
 def test_last_queries_meet_their_own_values_and_others_are_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional as F
-from wrapper_cases import WIDTH, decoded, drawn, wrapped
+from wrapper_cases import WIDTH, drawn, wrapped
 
 from attnbench.bench.models.positions import rotated
 from attnbench.variants.contract import Mask
@@ -42,9 +42,3 @@ def test_rotary_positions_may_come_before_a_scale_of_each_head() -> None:
     rms = [F.rms_norm(x, (WIDTH,), eps=1e-6) for x in (query, key)]
     after = variant.inner(rotated(rms[0]) * variant.query_scale, rotated(rms[1]), value, Mask(causal=True))
     torch.testing.assert_close(before, after)
-
-
-@pytest.mark.parametrize("name", ["qk-norm+softmax", "qk-norm[scale=dimension]+window[size=4]", "qk-norm+fox"])
-def test_decoding_equals_the_whole(name: str) -> None:
-    whole, steps = decoded(wrapped(name, kv_heads=2), kv_heads=2)
-    torch.testing.assert_close(steps, whole)

@@ -21,6 +21,7 @@ def wrapper(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_wrapper_around_the_compiler_builds_and_a_second_build_too(
     wrapper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,6 +220,7 @@ def test_a_forced_path_says_why_it_cannot(selection: str, change: dict[str, obje
         build(selection, AttentionShape(**{"heads": 2, "head_dim": 16, "max_length": 64, **change}))
 
 
+@pytest.mark.slow
 def test_a_failed_build_is_said_once_and_the_eager_path_runs(tmp_path) -> None:
     """A compiler that always fails, in a process and a cache of its own."""
     program = """

@@ -38,7 +38,7 @@ def modules() -> list[object]:
     """Those with cases; compiling takes minutes in all, so all but one wait for `make soak`."""
     folder = Path(attnbench.variants.kernels.triton.__file__).parent
     names = sorted(path.stem for path in folder.glob("*.py") if "COMPILE_CASES = " in path.read_text())
-    return [pytest.param(name, marks=() if name == "norm" else pytest.mark.soak) for name in names]
+    return [pytest.param(name, marks=pytest.mark.slow if name == "norm" else pytest.mark.soak) for name in names]
 
 
 def test_every_kind_of_kernel_has_cases() -> None:

@@ -82,7 +82,7 @@ def definition(leaves: list[Tensor], alpha: float | None, mask: Mask, drop: Weig
 
 @pytest.mark.parametrize(
     ("alpha", "causal", "padded", "kv_heads", "dtype", "tiles"),
-    # one of each kernel and dtype
+    # each kernel, and a dtype of half precision
     soaked(
         [
             (None, True, False, 1, torch.float32, SMALL),
@@ -93,7 +93,7 @@ def definition(leaves: list[Tensor], alpha: float | None, mask: Mask, drop: Weig
             (2.0, False, False, 2, torch.float32, SMALL),
             (1.3, True, False, 2, torch.float32, SMALL),
         ],
-        quick=(0, 1, 3, 4),
+        quick=(0, 1, 3),
     ),
 )
 def test_outputs_and_gradients_with_dropout_are_those_of_eager_code_in_float64(

@@ -78,7 +78,8 @@ def seen(intervals: Intervals, valid: Tensor | None, i: Tensor, j: Tensor) -> Te
     return found if valid is None else found & valid[:, None, None]
 
 
-@pytest.mark.parametrize("rate", [0.1, pytest.param(0.5, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_every_pass_drops_the_pairs_of_the_eager_mask(rate: float) -> None:
     # more than one tile of queries and of keys; a value for each key, and a direction of the gradient for each query
     queries, keys, offset = 70, 100, 30
