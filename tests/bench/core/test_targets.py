@@ -50,7 +50,7 @@ def test_naming_imports_nothing_and_is_foreign(folder):
         assert VARIANTS.is_foreign(name) and not VARIANTS.is_own(name)
         assert VARIANTS.source(name).is_file()
     assert VARIANTS.describe("mine.py:sharp") == "Sharpens."
-    assert set(sys.modules) == before
+    assert not [each for each in set(sys.modules) - before if each.startswith(("mine", "kit", "beside"))]
 
 
 @pytest.mark.parametrize("name", ["mine.py:sharp", "mine.py:other", "kit/layers/one.py:sharp", "kit.layers.one:sharp"])
