@@ -20,12 +20,14 @@ _MENTION = re.compile(r"@(?=\w)")
 # also behind a semicolon, which separates cells where a comma is the decimal point, whatever the quotes
 _FORMULA = re.compile(r"(^|;)(?=[\s\"]*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
+# LaTeX joins these to a dash or to quotes of another kind; `visible` leaves no space of no width in the text itself
+_LIGATURE = re.compile(r"([-',])(?=\1)")
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "×": r"$\times$", "−": "$-$", "±": r"$\pm$", "≈": r"$\approx$", "–": "--", "†": r"\dag{}",
     "α": r"$\alpha$", "µ": r"$\mu$", "…": r"\dots{}", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "·": r"$\cdot$",
-    "≤": r"$\leq$", "●": r"$\bullet$", "`": r"\textasciigrave{}",
+    "≤": r"$\leq$", "●": r"$\bullet$", "`": r"\textasciigrave{}", "\u200b": "{}",
 }  # fmt: skip
 
 
@@ -64,10 +66,10 @@ def in_markdown(text: str, longest: int | None = None) -> str:
 def in_latex(text: str, longest: int | None = None) -> str:
     r"""`text` without commands.
 
-    >>> in_latex("\\input 5%")
-    '\\textbackslash{}input 5\\%'
+    >>> in_latex("\\input 5%"), in_latex("--notes")
+    ('\\textbackslash{}input 5\\%', '-{}-notes')
     """
-    return "".join(_LATEX.get(letter, letter) for letter in visible(text, longest))
+    return "".join(_LATEX.get(letter, letter) for letter in _LIGATURE.sub("\\1\u200b", visible(text, longest)))
 
 
 def in_csv(text: str) -> str:

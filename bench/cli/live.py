@@ -39,7 +39,9 @@ class Live:
         self.console = console(stderr=True, quiet=quiet)
         self._bars = Progress(
             # a long name is cut: at 80 columns it would leave no room for count and time
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+            TextColumn(
+                "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            ),
             MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=COUNT_WIDTH)),
             TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=TIME_WIDTH)),
             TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=TIME_WIDTH)),
@@ -73,7 +75,7 @@ class Live:
     def progress(self, what: str, done: int, total: int) -> None:
         """Long work on data: downloads and preparation; `total` is 0 where it is not known."""
         if what not in self._data:
-            self._data[what] = self._bars.add_task(escape(what), total=total or None, note="")
+            self._data[what] = self._bars.add_task(what, total=total or None, note="")
             if not self.console.is_terminal:
                 self.notice(what)
         self._bars.update(self._data[what], completed=done, total=total or None, visible=not total or done < total)
@@ -130,7 +132,7 @@ class Live:
 
     def _work_on(self, key: str) -> TaskID:
         """The bar of the job that this Cell is part of, with the Cell's name: in a timing, Cells take turns."""
-        block, name = self._blocks.get(key, ""), escape(self._names.get(key, ""))
+        block, name = self._blocks.get(key, ""), self._names.get(key, "")
         if block not in self._parts:
             self._parts[block] = self._bars.add_task(name, total=None, note="")
         bar = self._parts[block]

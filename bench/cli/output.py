@@ -95,5 +95,5 @@ class VisibleConsole(Console):
                 yield Segment(text, segment.style)
 
 
-console = partial(VisibleConsole, highlight=False)
-"""Makes a console of the commands, with options as rich's Console takes them."""
+console = partial(VisibleConsole, highlight=False, emoji=False)
+"""Makes a console of the commands, with options as rich's Console takes them. `mine.py:M:` is a name, no picture."""

@@ -1,4 +1,6 @@
-"""The one family of errors that a person can cause or cure."""
+"""The one family of errors that a person can cause or cure, and the words for all others."""
+
+import traceback
 
 
 class AttnbenchError(Exception):
@@ -47,3 +49,18 @@ class Unsupported(AttnbenchError):
     """A variant that declares it cannot do what is asked; the reason is the message."""
 
     exit_code = 6
+
+
+def crash_text(error: BaseException) -> str:
+    """Says what ended code of others: the exception and its innermost frame, on one line.
+
+    The frame is enough to find it; a whole traceback does not fit on a board. An exception may fail to give its text.
+    """
+    try:
+        text = " ".join(str(error).split())[:500]
+    except Exception:
+        text = "its text cannot be had"
+    # frames of Python's importer say nothing, and a SyntaxError names its own place
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen ")]
+    place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames and not isinstance(error, SyntaxError) else ""
+    return f"{type(error).__name__}: {text}{place}"

@@ -71,9 +71,13 @@ def target_of(name: str) -> Target | None:
         if source is None and not _has_module(place.split(".")[0]):
             raise SelectionError(f"no module {place!r} is installed or in this folder; name a FILE.py or install it")
         return Target(name, place, attribute, None)
-    file = Path(place).expanduser().resolve()
-    if not file.is_file():
-        raise SelectionError(f"no file {place!r} here, in {Path.cwd()}; expected FILE.py:NAME")
+    try:
+        file = Path(place).expanduser().resolve(strict=True)
+    except (OSError, RuntimeError):
+        # nothing is there, or links that lead round
+        raise SelectionError(f"no file {place!r} here, in {Path.cwd()}; expected FILE.py:NAME") from None
+    if not file.is_file() or file.suffix != ".py":
+        raise SelectionError(f"expected a file of Python, got {place!r}, which is {file}; name a FILE.py")
     names, status = [], file.stat()
     if status.st_size <= LARGEST_SOURCE:
         names = defined_in(file, status.st_mtime_ns)

@@ -22,7 +22,7 @@ import msgspec
 
 from ..core import errors
 from ..core.decode import brief, decode_hook, encode_hook
-from ..core.errors import AttnbenchError, PluginError
+from ..core.errors import AttnbenchError, PluginError, crash_text
 from ..core.registry import Registry, import_foreign_plugins_here
 from .child import (
     MOST_CHARACTERS,
@@ -264,9 +264,8 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         except AttnbenchError as error:
             reply = Refused(type(error).__name__, brief(error, MOST_CHARACTERS))
         except BaseException as error:
-            # as in the Record of a Cell that crashed: the exception and its innermost frame; the error stream has all
+            # as in the Record of a Cell that crashed; the error stream has all
             traceback.print_exc(file=sys.stderr)
-            where, text = traceback.extract_tb(error.__traceback__)[-1], " ".join(str(error).split())[:500]
-            reply = Raised(f"{type(error).__name__}: {text} ({where.name}, line {where.lineno})")
+            reply = Raised(crash_text(error))
         send(reply)
     return 0

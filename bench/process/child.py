@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib
 import math
 import os
@@ -25,11 +26,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from ..core.decode import decode_hook, encode_hook, without_surrogates
+from ..core.files import is_trusted, make_private
 
 MOST_LINE_BYTES = 64 * 2**20
 """A child that writes a longer line writes nonsense."""
@@ -127,6 +130,7 @@ class Child(AbstractContextManager["Child"]):
         self._ends = self._channel.fileno(), self._lifeline.fileno(), reading
         self.open = {*self._ends}
         variables = {**os.environ, **(environment or {})}
+        variables |= _compiler_caches(variables.get("TRITON_CACHE_DIR"), variables.get("TORCHINDUCTOR_CACHE_DIR"))
         try:
             self._server = _fork(variables, [its_channel.fileno(), its_lifeline.fileno(), its_errors, folder])
             self.send(encode_line(Start(target, variables)))
@@ -254,6 +258,37 @@ class _Server:
         self.process.kill()
         self.process.wait()
         self.said.close()
+
+
+@functools.cache
+def _compiler_caches(*named: str | None) -> dict[str, str]:
+    """Variables that name caches of Triton and of torch.compile in which nobody else could have written.
+
+    Whoever uses such a cache runs what lies there. The folders that are `named` count if they can be trusted, else two
+    folders of this account: what torch.compile takes by itself is a name in `/tmp`, which anybody may make first.
+    """
+    found = {}
+    for name, folder in zip(("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"), named, strict=True):
+        for each in filter(None, (folder, f"~/.cache/attnbench/{name.split('_')[0].lower()}")):
+            with contextlib.suppress(OSError, RuntimeError):
+                chosen = Path(each).expanduser().absolute()
+                make_private(chosen)
+                if chosen.is_dir() and is_trusted(chosen):
+                    found[name] = str(chosen)
+                    break
+    if "TRITON_CACHE_DIR" in found:
+        _forget_damaged(Path(found["TRITON_CACHE_DIR"]))
+    return found
+
+
+def _forget_damaged(cache: Path) -> None:
+    """Leaves out of Triton's cache what has an empty file: a machine that goes down leaves some, and none loads."""
+    with contextlib.suppress(OSError):
+        for each in cache.glob("*/*"):
+            if each.is_file() and not each.stat().st_size:
+                # a kernel without the list of its files is compiled anew
+                for stale in each.parent.glob("__grp__*.json") if each.suffix != ".so" else [each]:
+                    stale.unlink()
 
 
 READ_AT_USE = ("ATTNBENCH_", "PYTEST_")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
@@ -14,7 +13,7 @@ import torch
 from ...tasks.contract import DataPlace, Dataset, Recipe, Task
 from ...variants.contract import Variant
 from ..core.cell import Cell
-from ..core.errors import AttnbenchError, Unsupported
+from ..core.errors import AttnbenchError, Unsupported, crash_text
 from ..core.metrics import Metric
 from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
@@ -148,11 +147,7 @@ class RecordBuilder:
             raise error
         if is_out_of_memory(error):
             return self.record(Outcome.OUT_OF_MEMORY, _one_line(error))
-        # The innermost frame is enough to find it; a whole traceback does not fit on a board.
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return self.record(
-            Outcome.CRASHED, f"{type(error).__name__}: {_one_line(error)} ({where.name}, line {where.lineno})"
-        )
+        return self.record(Outcome.CRASHED, crash_text(error))
 
 
 def implementation_of(variants: Iterable[Variant]) -> str:

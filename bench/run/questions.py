@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 from ...tasks.contract import Availability, Task
 from ...tasks.data.data import place
 from ...variants.contract import AttentionShape, Mask
-from ..core.errors import AttnbenchError, DataError, PluginError
+from ..core.errors import AttnbenchError, DataError, PluginError, crash_text
 from ..core.record import Provenance
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
@@ -91,10 +90,7 @@ class TryBuild(Request[str]):
             except AttnbenchError:
                 raise
             except Exception as error:
-                where = traceback.extract_tb(error.__traceback__)[-1]
-                reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-                plugin = VARIANTS.plugin(self.variant.name)
-                raise PluginError(plugin, f"{reason} ({where.name}, line {where.lineno})") from error
+                raise PluginError(VARIANTS.plugin(self.variant.name), crash_text(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

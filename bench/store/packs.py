@@ -12,13 +12,21 @@ import hashlib
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO
 
 from ..core.files import open_regular
 from .arrays import LONGEST_END, DamagedArtifact, refuse_many
 
 MOST_MEMBERS = 50_000
+MOST_BYTES = 2**30
+"""Of the artifacts in one pack; beyond 2 GiB a zip has a form that no reader here takes."""
+
+HEADER_BYTES = 30
+"""Of what stands before the name of a member."""
+
+Member = tuple[int, int]
+"""Where the header of a member begins in its pack, and how many bytes its content has."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9=._-]{0,150}-[0-9a-f]{12}\.zip")
 _WHEN = (1980, 1, 1, 0, 0, 0)
@@ -32,6 +40,18 @@ def pack_name(label: str, members: Iterable[str]) -> str:
     """
     digest = hashlib.sha256("\n".join(sorted(members)).encode()).hexdigest()[:12]
     return f"{re.sub(r'[^A-Za-z0-9=.]+', '-', label).strip('-.')[:150]}-{digest}.zip"
+
+
+def parts_of(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """The artifacts, of so many bytes each, in as many parts as they need packs."""
+    part, total = list[str](), 0
+    for name, size in sizes.items():
+        if len(part) == MOST_MEMBERS or (part and total + size > MOST_BYTES):
+            yield part
+            part, total = [], 0
+        part.append(name)
+        total += size
+    yield part
 
 
 def pack_names(folder: int) -> list[str]:
@@ -54,26 +74,28 @@ def write_pack(file: BinaryIO, members: Iterable[str], read: Callable[[str], byt
             archive.writestr(entry, read(name))
 
 
-def member_names(folder: int, pack: str) -> list[str]:
-    """The names of the members. Raises DamagedArtifact, or OSError, for what is no pack."""
+def members_of(folder: int, pack: str) -> dict[str, Member]:
+    """The members by name. Raises DamagedArtifact, or OSError, for what is no pack."""
     with open_regular(pack, folder=folder, follow=False) as file:
-        return _opened(file).namelist()
+        entries = _opened(file).infolist()
+    return {each.filename: (each.header_offset, each.file_size) for each in entries if each.header_offset >= 0}
 
 
-def read_member(folder: int, pack: str, name: str, most_bytes: int) -> bytes | None:
+def read_member(folder: int, pack: str, name: str, member: Member, most_bytes: int) -> bytes | None:
     """The content of a member; None where it is not the one that its name is the hash of, or too long.
 
-    Raises DamagedArtifact, or OSError, for what is no pack.
+    The list of all members is not read again: with thousands of them that takes longer than all that they hold. Raises
+    OSError for a pack that cannot be opened.
     """
+    at, size = member
+    if size > most_bytes:
+        return None
     with open_regular(pack, folder=folder, follow=False) as file:
-        archive = _opened(file)
-        entry = archive.NameToInfo.get(name)
-        if entry is None or entry.file_size > most_bytes:
-            return None
-        try:
-            content = archive.read(entry)
-        except Exception as error:
-            raise DamagedArtifact(f"{name} cannot be read: {type(error).__name__}") from None
+        file.seek(at)
+        header = file.read(HEADER_BYTES)
+        # its name and what else it may say lie before the content
+        file.seek(sum(int.from_bytes(header[each : each + 2], "little") for each in (26, 28)), os.SEEK_CUR)
+        content = file.read(size)
     # a stranger's pack must not hide the artifact that another one has
     return content if hashlib.sha256(content).hexdigest()[:24] == name[:24] else None
 

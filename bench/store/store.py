@@ -25,7 +25,7 @@ from ..core.files import made_folder, open_regular, read_regular, replacing
 from ..core.record import Outcome, Record, Site
 from . import record_files
 from .arrivals import in_order_of_arrival, log_arrival, read_log
-from .packs import is_pack_name, member_names, pack_name, pack_names, read_member, write_pack
+from .packs import Member, is_pack_name, members_of, pack_name, pack_names, parts_of, read_member, write_pack
 from .record_files import RecordFile
 
 LOCAL = Path("results/local")
@@ -52,7 +52,7 @@ class Store:
         self._parsed: dict[str, RecordFile] = {}
         self._lines: dict[str, tuple[int, set[bytes]]] = {}
         self._packs: set[str] = set()
-        self._packs_of: dict[str, list[str]] = {}
+        self._packs_of: dict[str, list[tuple[str, Member]]] = {}
 
     def prepare(self) -> None:
         """Try to write in the folders, before anything is measured. Raises StoreError where that fails.
@@ -205,12 +205,12 @@ class Store:
                 if pack not in self._packs:
                     self._packs.add(pack)
                     try:
-                        for member in member_names(folder, pack):
-                            self._packs_of.setdefault(member, []).append(pack)
+                        for member, place in members_of(folder, pack).items():
+                            self._packs_of.setdefault(member, []).append((pack, place))
                     except (OSError, StoreError) as error:
                         self.warn(f"{self._artifacts / pack}: {error}")
         packs = self._packs_of.get(name, ())
-        contents = (read_member(folder, pack, name, MOST_ARTIFACT_BYTES) for pack in packs)
+        contents = (read_member(folder, pack, name, place, MOST_ARTIFACT_BYTES) for pack, place in packs)
         return next((content for content in contents if content is not None), None)
 
     def pack(self) -> dict[str, int]:
@@ -219,22 +219,24 @@ class Store:
         Returns how many artifacts each new pack holds. The single files go once their pack is on disk and was read
         again. Files that no Record names stay.
         """
-        groups: dict[str, list[str]] = {}
+        groups: dict[str, dict[str, int]] = {}
         packed: set[str] = set()
         for record in self.records():
             for kind, name in record.artifacts.items():
                 path = self._artifacts / name
                 if is_artifact_name(name) and name not in packed and path.is_file() and not path.is_symlink():
                     packed.add(name)
-                    groups.setdefault(f"{record.cell.task.name}-{record.cell.preset.name}-{kind}", []).append(name)
+                    label = f"{record.cell.task.name}-{record.cell.preset.name}-{kind}"
+                    groups.setdefault(label, {})[name] = path.stat().st_size
         made = {}
-        for label, members in sorted(groups.items()):
+        for label, members in ((each, part) for each in sorted(groups) for part in parts_of(groups[each])):
             pack = pack_name(label, members)
             with self._writing(pack) as file:
                 write_pack(file, members, self.artifact)
             with record_files.opened(self.root, "artifacts") as folder:
+                places = members_of(folder, pack)
                 for name in members:
-                    if read_member(folder, pack, name, MOST_ARTIFACT_BYTES) is None:
+                    if read_member(folder, pack, name, places[name], MOST_ARTIFACT_BYTES) is None:
                         raise StoreError(f"{self._artifacts / name} does not have the content that its name says")
                 for name in members:
                     os.unlink(name, dir_fd=folder)

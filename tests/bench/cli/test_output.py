@@ -68,6 +68,21 @@ def test_rich_keeps_its_own_styles_and_shows_the_codes_of_others() -> None:
     assert not {"\x07", "\u202e", "\x9b", "\r", "\u2028", "\ud800"} & set(shown)
 
 
+def test_a_target_whose_name_is_that_of_a_picture_stays_a_name() -> None:
+    file = io.StringIO()
+    wide = console(file=file, width=200)
+    table = Table(title="mine.py:M: 3 hold")
+    table.add_row("mine.py:M: again")
+    wide.print("mine.py:M: whole")
+    wide.print(table)
+    assert file.getvalue().count("mine.py:M:") == 3
+    bars = live.Live()._bars
+    bars.update(bars.add_task("mine.py:M:heart:[bold]x[/bold]", note=""), completed=0)
+    with Console(file=io.StringIO(), width=200) as plain:
+        plain.print(bars.get_renderable())
+    assert "mine.py:M:heart:[bold]x[/bold]" in plain.file.getvalue()
+
+
 def test_standard_output_keeps_its_own_lines_alone(capsys: pytest.CaptureFixture[str]) -> None:
     output.say("one\ntwo \x1b[2J\u202e")
     assert capsys.readouterr().out == "one\ntwo \\x1b[2J\\u202e\n"

@@ -11,6 +11,7 @@ from sent_folders import invoke, trained
 
 from attnbench.bench.cli.sharing import merge
 from attnbench.bench.core.errors import StoreError
+from attnbench.bench.store import packs
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.validate import validate_records
 
@@ -68,6 +69,41 @@ def test_an_artifact_that_is_not_what_its_name_says_is_not_packed(store: Store) 
     with pytest.raises(StoreError, match="does not have the content that its name says"):
         store.pack()
     assert (store.root / "artifacts" / name).is_file()
+
+
+def test_what_no_pack_holds_is_put_into_several(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "MOST_BYTES", 300)
+    before = contents(store)
+    assert len(store.pack()) == 4 and contents(Store(store.root)) == before
+    assert list(packs.parts_of({"a": 100, "b": 200, "c": 1, "d": 900, "e": 1})) == [["a", "b"], ["c"], ["d"], ["e"]]
+    monkeypatch.setattr(packs, "MOST_MEMBERS", 2)
+    assert list(packs.parts_of(dict.fromkeys("abcde", 0))) == [["a", "b"], ["c", "d"], ["e"]]
+
+
+def test_the_list_of_a_pack_is_read_once_however_many_artifacts_are_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.pack()
+    opened: list[object] = []
+    whole = zipfile.ZipFile
+    monkeypatch.setattr(zipfile, "ZipFile", lambda *given: opened.append(given) or whole(*given))
+    assert len(contents(Store(store.root))) == 4 and len(opened) == 2
+
+
+def test_a_member_that_lies_elsewhere_than_its_list_says_is_none(store: Store) -> None:
+    name, content = next(iter(contents(store).items()))
+    store.pack()
+    folder = store.root / "artifacts"
+    (held,) = (each for each in sorted(folder.glob("*.zip")) if name in zipfile.ZipFile(each).namelist())
+    whole = held.read_bytes()
+    # longer names, than the file has bytes; a place before its beginning, by a list that says it begins later
+    at = whole.find(content) - len(name) - 30
+    held.write_bytes(whole[: at + 26] + b"\xff\xff\xff\xff" + whole[at + 30 :])
+    with pytest.raises(StoreError, match="is missing"):
+        Store(store.root).artifact(name)
+    held.write_bytes(whole[at + 5 :])
+    with pytest.raises(StoreError, match="is missing"):
+        Store(store.root, lambda text: None).artifact(name)
 
 
 def zipped(*members: tuple[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
