@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import typing
 import warnings
 from dataclasses import dataclass, replace
@@ -112,8 +113,14 @@ class Foreign(Variant):
         for name, parameter in accepted.items():
             required = parameter.default is parameter.empty
             attribute = (_NEEDED if required else _ATTRIBUTE).get(name)
+            groups = given.get(name, parameter.default) if name in NEEDED_OF_THE_SHAPE["heads"] else None
             if name not in given and attribute:
                 arguments[name] = getattr(shape, attribute)
+            elif isinstance(groups, int) and groups > 0 and shape.heads % groups:
+                # some tasks have models of one head; a default of key heads is for more
+                if name in given:
+                    raise Unsupported(f"it has {groups} key heads, which do not divide the {shape.heads} heads here")
+                arguments[name] = math.gcd(groups, shape.heads)
             elif name not in given and required and name in CONFIGS:
                 return target(_Config(shape, arguments)), given
             elif name not in given and required:
@@ -339,6 +346,8 @@ def _compiled(call: str) -> CodeType:
 def _output(module: Any, found: Convention, inputs: dict[str, Tensor], mask: Mask) -> Tensor:
     """The output of one call. Only what the call names is computed of the mask."""
     call = found.call(padded=mask.valid is not None, causal=mask.causal)
+    if not call:
+        call, mask = found.call(padded=False, causal=mask.causal), _without_padding(mask)
     if not isinstance(call, str):
         more = () if mask.valid is None or len(inspect.signature(call).parameters) < 2 + len(inputs) else (mask.valid,)
         return first_tensor_of(call(module, *inputs.values(), *more))
@@ -347,6 +356,14 @@ def _output(module: Any, found: Convention, inputs: dict[str, Tensor], mask: Mas
     axis = 2 if "k" in inputs else 1
     names = _mask_names(_compiled(call), first, first.shape[axis], keys.shape[axis], mask)
     return first_tensor_of(eval(_compiled(call), {"torch": torch, "m": module, **inputs, **names}))
+
+
+def _without_padding(mask: Mask) -> Mask:
+    """The mask for a module that takes no padding: behind all tokens, none of which looks ahead, it changes nothing."""
+    assert mask.valid is not None
+    if not mask.causal or bool((mask.valid[:, 1:] & ~mask.valid[:, :-1]).any()):
+        raise Unsupported("no argument that keeps padding out was found, and padding stands before tokens here")
+    return replace(mask, valid=None)
 
 
 def _mask_names(code: CodeType, like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:

@@ -97,19 +97,25 @@ def _print(report: CheckReport, brief: bool) -> None:
         return
     if report.results and not report.unsupported and not (brief and report):
         table = Table("property", "verdict", "measured", "allowed", "detail", title=escape(report.name), box=None)
+        skipped: dict[str, list[str]] = {}
         for setting, result in report.worst():
-            if brief and result.held is not False:
+            if result.held is None:
+                skipped.setdefault(result.detail, []).append(result.property)
+            if result.held is None or (brief and result.held):
                 continue
             style = STYLES[result.verdict]
-            where = f"{setting}: {result.detail}" if result.detail else str(setting)
+            # of what holds, the setting with the largest value says enough; JSON has the rest
+            where = str(setting) if result.held else f"{setting}: {result.detail}"
             table.add_row(
                 result.property,
                 f"[{style}]{result.verdict}[/]",
                 _number(result.measured),
                 _number(result.allowed),
-                escape(result.detail if result.held is None else where),
+                escape(where),
             )
         console.print(table)
+        for reason, names in () if brief else skipped.items():
+            console.print(escape(f"not applicable, {reason}: {', '.join(names)}"), style="dim")
     console.print(escape(str(report)), style="" if report else "bold red", soft_wrap=True)
     if brief or report.unsupported or not report.paths:
         return

@@ -203,6 +203,29 @@ def test_without_an_argument_for_padding_only_full_sequences_are_taken() -> None
     assert "padding" in (variant.supports(replace(SHAPE, padding=True)) or "")
 
 
+def test_padding_behind_all_tokens_needs_no_argument_where_nothing_looks_ahead() -> None:
+    variant = as_variant(Configured, "mine")(SHAPE)
+    x, heads = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(seed(4))), torch.zeros(2, 2, 9, 8)
+    valid = torch.arange(9) < torch.tensor([[9], [5]])
+    found = variant(heads, heads, heads, Mask(valid, causal=True), x).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(found[1:, :5], variant.module(x[1:, :5]))
+    for mask in (Mask(valid.flip(1), causal=True), Mask(valid)):
+        with pytest.raises(Unsupported, match="padding stands before tokens"):
+            variant(heads, heads, heads, mask, x)
+
+
+def test_a_default_of_key_heads_gives_way_to_the_heads_of_the_model() -> None:
+    class Two(Grouped):
+        def __init__(self, dim, num_heads, num_kv_heads=2):  # type: ignore[no-untyped-def]
+            super().__init__(dim, num_heads, num_kv_heads)
+
+    for heads, groups in ((1, 1), (2, 2), (3, 1), (4, 2)):
+        shape = AttentionShape(heads=heads, head_dim=8, max_length=64, causal=True, padding=False)
+        assert as_variant(Two, "mine")(shape).module.groups == groups
+    with pytest.raises(Unsupported, match="2 key heads, which do not divide the 1 heads"):
+        as_variant(Two, "mine")(AttentionShape(heads=1, head_dim=8, max_length=64), num_kv_heads=2)
+
+
 def test_a_model_of_tokens_is_sent_to_the_audit() -> None:
     with pytest.raises(SelectionError, match="attnbench audit mine"):
         as_variant(Tokens, "mine")(SHAPE)
