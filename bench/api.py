@@ -311,7 +311,7 @@ def check(
 
 
 def probe(
-    variant: str | Spec,
+    variant: Names,
     *,
     preset: str | Spec = "quick",
     results: str | Path = RESULTS,

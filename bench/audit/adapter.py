@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import typing
 import warnings
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from ...variants.contract import AttentionShape, Layer, Mask, Variant, score_map
 from ..core.errors import SelectionError, Unsupported
 from ..core.spec import Value, value_text
 from .convention import parameters_of, recognise, sees_future
-from .subject import NAMES, Convention, draw, first_tensor
+from .subject import NAMES, Call, Convention, draw, first_tensor
 
 OF_THE_SHAPE: dict[str, tuple[str, ...]] = {
     "hidden_width": (
@@ -74,13 +75,13 @@ class Foreign(Variant):
     name: ClassVar[str]
     _known: ClassVar[dict[Any, Calls]]
 
-    def __new__(cls, shape: AttentionShape, **given: Value) -> Any:
+    def __new__(cls, shape: AttentionShape, *, call: Call = "", **given: Value) -> Any:
         module, arguments = cls.made(shape, given)
-        key = (tuple(sorted(given.items())), shape.hidden_width, shape.heads, shape.causal)
+        key = (call, tuple(sorted(given.items())), shape.hidden_width, shape.heads, shape.causal)
         if key not in cls._known:
             with torch.random.fork_rng(devices=[]):
                 twin, _ = cls.made(replace(shape, dropout=0.5), given)
-            cls._known[key] = _calls(module, twin)
+            cls._known[key] = _calls(module, twin, call)
         calls = cls._known[key]
         found = calls.convention
         if found.kind == "model":
@@ -112,8 +113,14 @@ class Foreign(Variant):
         for name, parameter in accepted.items():
             required = parameter.default is parameter.empty
             attribute = (_NEEDED if required else _ATTRIBUTE).get(name)
+            groups = given.get(name, parameter.default) if name in NEEDED_OF_THE_SHAPE["heads"] else None
             if name not in given and attribute:
                 arguments[name] = getattr(shape, attribute)
+            elif isinstance(groups, int) and groups > 0 and shape.heads % groups:
+                # some tasks have models of one head; a default of key heads is for more
+                if name in given:
+                    raise Unsupported(f"it has {groups} key heads, which do not divide the {shape.heads} heads here")
+                arguments[name] = math.gcd(groups, shape.heads)
             elif name not in given and required and name in CONFIGS:
                 return target(_Config(shape, arguments)), given
             elif name not in given and required:
@@ -124,12 +131,12 @@ class Foreign(Variant):
         return module, arguments
 
     @classmethod
-    def sizes(cls, given: dict[str, Value]) -> tuple[int | None, int | None]:
+    def sizes(cls, given: dict[str, Any]) -> tuple[int | None, int | None]:
         """The heads, and the width, that it can be built for alone; None where any will do."""
         said = {_ATTRIBUTE[name]: int(v) for name, v in given.items() if name in _ATTRIBUTE and isinstance(v, int)}
         width = said.get("hidden_width")
         if isinstance(cls.target, nn.Module):
-            found = recognise(copy.deepcopy(cls.target)).convention
+            found = recognise(copy.deepcopy(cls.target), call=given.get("call", "")).convention
             width = found.shape[0] if found.kind == "layer" else None
         return said.get("heads"), width
 
@@ -206,14 +213,12 @@ def as_variant(found: Any, name: str) -> type[Variant]:
         """Has the parameters of what is named."""
 
     accepted = _accepted(found) if _makes(found) else {}
-    kinds = _hints(found)
-    described.__annotations__ = {each: kinds.get(each, Any) for each in accepted}
-    described.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-        inspect.Parameter(
-            each, inspect.Parameter.KEYWORD_ONLY, default=None if p.default is p.empty else p.default
-        )
-        for each, p in accepted.items()
-    ])  # fmt: skip
+    defaults = {each: None if p.default is p.empty else p.default for each, p in accepted.items()} | {"call": ""}
+    kinds = _hints(found) | {"call": str}
+    described.__annotations__ = {each: kinds.get(each, Any) for each in defaults}
+    described.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=value) for each, value in defaults.items()]
+    )
     doc = inspect.getdoc(found) or "Somebody's attention, as it is."
     members = {"__doc__": doc, "target": found, "name": name, "_known": {}, "parameters_from": staticmethod(described)}
     if not isinstance(found, type | nn.Module):
@@ -275,12 +280,12 @@ def _hints(target: Any) -> dict[str, Any]:
     return {name: kind for name, kind in found.items() if {kind} <= plain or set(typing.get_args(kind)) & plain}
 
 
-def _calls(module: Any, twin: Any) -> Calls:
-    """What trials tell of a module; `twin`: the same, made for a rate of dropout."""
+def _calls(module: Any, twin: Any, call: Call) -> Calls:
+    """What trials tell of a module; `twin`: the same, made for a rate of dropout; `call`: as of `recognise`."""
     with warnings.catch_warnings():
         # of calls that are only tried
         warnings.simplefilter("ignore")
-        found = recognise(module).convention
+        found = recognise(module, call=call).convention
         if found.kind == "model":
             return Calls(found, looks_ahead=False, draws=False, coarse=False)
         looks_ahead = sees_future(module, found, found.plain) is not False
@@ -339,6 +344,8 @@ def _compiled(call: str) -> CodeType:
 def _output(module: Any, found: Convention, inputs: dict[str, Tensor], mask: Mask) -> Tensor:
     """The output of one call. Only what the call names is computed of the mask."""
     call = found.call(padded=mask.valid is not None, causal=mask.causal)
+    if not call:
+        call, mask = found.call(padded=False, causal=mask.causal), _without_padding(mask)
     if not isinstance(call, str):
         more = () if mask.valid is None or len(inspect.signature(call).parameters) < 2 + len(inputs) else (mask.valid,)
         return first_tensor_of(call(module, *inputs.values(), *more))
@@ -347,6 +354,14 @@ def _output(module: Any, found: Convention, inputs: dict[str, Tensor], mask: Mas
     axis = 2 if "k" in inputs else 1
     names = _mask_names(_compiled(call), first, first.shape[axis], keys.shape[axis], mask)
     return first_tensor_of(eval(_compiled(call), {"torch": torch, "m": module, **inputs, **names}))
+
+
+def _without_padding(mask: Mask) -> Mask:
+    """The mask for a module that takes no padding: behind all tokens, none of which looks ahead, it changes nothing."""
+    assert mask.valid is not None
+    if not mask.causal or bool((mask.valid[:, 1:] & ~mask.valid[:, :-1]).any()):
+        raise Unsupported("no argument that keeps padding out was found, and padding stands before tokens here")
+    return replace(mask, valid=None)
 
 
 def _mask_names(code: CodeType, like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:

@@ -170,7 +170,10 @@ def _candidates(target: Any, call: Call) -> Iterator[tuple[Kind, tuple[int, ...]
 def _names_of(call: Call) -> tuple[str, ...]:
     """The names that a call uses."""
     if isinstance(call, str):
-        return compile(call, "--call", "eval").co_names
+        try:
+            return compile(call, "--call", "eval").co_names
+        except SyntaxError as error:
+            raise SelectionError(f"expected --call as one expression of Python, got {call!r}: {error.msg}") from None
     return tuple(inspect.signature(call).parameters)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,11 @@ USUAL: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A built module or function. lines: plain torch that builds the same as `m`."""
+    """A built module or function. lines: plain torch that builds the same as `m`. call: as the Spec gives it, or ""."""
 
     module: Any
     lines: tuple[str, ...]
+    call: str = ""
 
 
 def load_target(spec: Spec) -> Built:
@@ -43,10 +44,15 @@ def load_target(spec: Spec) -> Built:
 
     Raises SelectionError where the file or the name is missing, or the constructor asks for more than was given.
     """
+    values = dict(spec.parameters)
+    call = str(values.pop("call", ""))
+    return replace(_loaded(spec, values), call=call)
+
+
+def _loaded(spec: Spec, values: dict[str, Any]) -> Built:
     place, colon, name = spec.name.rpartition(":")
     if not colon:
         raise SelectionError(f"expected FILE.py:NAME or package.module:NAME, got {spec.name!r}")
-    values = dict(spec.parameters)
     if place == "transformers":
         return Built(*tiny_model(name, values))
     target = target_of(spec.name)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from ..core.errors import SelectionError
-from ..core.spec import parse_selection
+from ..core.spec import with_call
 from .check import _json_number
-from .options import Json
+from .options import CallText, Json
 from .output import say, say_json
 
 
@@ -19,9 +19,7 @@ def audit(
         list[str],
         typer.Argument(help="FILE.py:NAME, package.module:NAME\\[dim=64] or transformers:NAME.", show_default=False),
     ],
-    call: Annotated[
-        str, typer.Option(help="How to call it, such as `m(x, mask=valid)\\[0]`; found where not given.")
-    ] = "",
+    call: CallText = "",
     causal: Annotated[
         bool | None,
         typer.Option("--causal/--no-causal", help="Whether it claims to be causal; else the module is asked."),
@@ -43,9 +41,9 @@ def audit(
     from .. import api
 
     backend = "" if compile == "none" else compile
-    specs = [spec for target in targets for spec in parse_selection(target)]
     meant = tuple(name.strip().replace("-", " ") for name in by_design.split(",") if name.strip())
-    reports = [api.audit(spec, call=call, causal=causal, compile=backend, by_design=meant) for spec in specs]
+    specs = with_call(targets, call)
+    reports = [api.audit(spec, causal=causal, compile=backend, by_design=meant) for spec in specs]
     if json:
         say_json([_object(report) for report in reports])
     for report in () if json else reports:

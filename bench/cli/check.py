@@ -11,9 +11,9 @@ import typer
 
 from ..core.errors import PluginError, SelectionError, Unsupported
 from ..core.registry import VARIANTS
-from ..core.spec import Spec, parse_selection
+from ..core.spec import Spec, with_call
 from . import completion
-from .options import Json
+from .options import CallText, Json
 from .output import say, say_json
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def check(
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check every installed variant.")] = False,
+    call: CallText = "",
     device: Annotated[str, typer.Option(help="Device to check on: cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="Precision to check in: float32, bfloat16 or float16.")] = "float32",
     json: Json = False,
@@ -43,7 +44,7 @@ def check(
     from .. import api
     from ..gate.report import unchecked
 
-    specs = _specs(names or [], every)
+    specs = _specs(names or [], every, call)
     # one table for one or a few; for all of them a line each, and the table of those that fail
     brief = every or len(specs) > 3
     reports = []
@@ -64,7 +65,7 @@ def check(
         raise typer.Exit(Unsupported.exit_code)
 
 
-def _specs(names: list[str], every: bool) -> list[Spec]:
+def _specs(names: list[str], every: bool, call: str) -> list[Spec]:
     if every and names:
         raise SelectionError("expected names or --all, got both; leave one out")
     if every:
@@ -72,7 +73,7 @@ def _specs(names: list[str], every: bool) -> list[Spec]:
     if not names:
         raise SelectionError("expected the name of a variant or --all; `attnbench list variants` lists the names")
     # a wrong name among several is better told now than after minutes
-    return [_resolved(spec) for name in names for spec in parse_selection(name)]
+    return [_resolved(spec) for spec in with_call(names, call)]
 
 
 def _resolved(spec: Spec) -> Spec:
@@ -97,19 +98,25 @@ def _print(report: CheckReport, brief: bool) -> None:
         return
     if report.results and not report.unsupported and not (brief and report):
         table = Table("property", "verdict", "measured", "allowed", "detail", title=escape(report.name), box=None)
+        skipped: dict[str, list[str]] = {}
         for setting, result in report.worst():
-            if brief and result.held is not False:
+            if result.held is None:
+                skipped.setdefault(result.detail, []).append(result.property)
+            if result.held is None or (brief and result.held):
                 continue
             style = STYLES[result.verdict]
-            where = f"{setting}: {result.detail}" if result.detail else str(setting)
+            # of what holds, the setting with the largest value says enough; JSON has the rest
+            where = str(setting) if result.held else f"{setting}: {result.detail}"
             table.add_row(
                 result.property,
                 f"[{style}]{result.verdict}[/]",
                 _number(result.measured),
                 _number(result.allowed),
-                escape(result.detail if result.held is None else where),
+                escape(where),
             )
         console.print(table)
+        for reason, names in () if brief else skipped.items():
+            console.print(escape(f"not applicable, {reason}: {', '.join(names)}"), style="dim")
     console.print(escape(str(report)), style="" if report else "bold red", soft_wrap=True)
     if brief or report.unsupported or not report.paths:
         return

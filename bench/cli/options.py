@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ..core.errors import SelectionError
-from ..core.spec import Spec, parse_selection
+from ..core.spec import Spec, parse_selection, with_call
 from . import completion
 
 Command = Callable[..., None]
@@ -67,6 +67,8 @@ def pairs(listed: list[str]) -> dict[str, str]:
 
 def selected(options: dict[str, Any]) -> dict[str, Any]:
     """The options of RUN as `attnbench.run` takes them: files of one's own are tasks."""
+    if call := options.pop("call"):
+        options["variants"] = with_call([options["variants"] or ""], call)
     own = {"text": options.pop("text"), "parallel": options.pop("pairs")}
     files = [Spec.of(task, file=str(named(file))) for task, file in own.items() if file is not None]
     for spec in files:
@@ -94,6 +96,12 @@ Results = Annotated[Path, typer.Option("--results", metavar="FOLDER", parser=fol
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", metavar="FOLDER", parser=folder, help="Folder of original data (or ATTNBENCH_DATA)."),
+]
+CallText = Annotated[
+    str,
+    typer.Option(
+        "--call", help="How FILE.py:NAME is called, such as `m(x, mask=valid)\\[0]` of its `x`; found where not given."
+    ),
 ]
 Seconds = Annotated[
     float | None,
@@ -185,6 +193,7 @@ RUN: Mapping[str, tuple[Any, object]] = {
         ],
         None,
     ),
+    "call": (CallText, ""),
     "tasks": (
         Annotated[
             str | None,

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from ..core.errors import Unsupported
+from ..core.spec import with_call
 from . import completion
-from .options import RESULTS, Device, Json, Results, Seconds, Threads
+from .options import RESULTS, CallText, Device, Json, Results, Seconds, Threads
 from .output import say, say_json, warn
 
 
@@ -19,6 +20,7 @@ def probe(
         str,
         typer.Argument(autocompletion=completion.variants, help="A variant, such as `rela` or `local\\[flange=64]`."),
     ],
+    call: CallText = "",
     preset: Annotated[
         str, typer.Option(help="quick, or smoke to prove that it runs; `quick\\[steps=200]` changes it.")
     ] = "quick",
@@ -41,8 +43,8 @@ def probe(
 
     with Live(quiet=json) as live:
         found = api.probe(
-            variant, preset=preset, device=device, threads=threads, results=Path(results), timeout=timeout,
-            retry=retry, progress=live,
+            with_call([variant], call), preset=preset, device=device, threads=threads, results=Path(results),
+            timeout=timeout, retry=retry, progress=live,
         )  # fmt: skip
     if json:
         say_json(asdict(found))

@@ -7,6 +7,7 @@ So are texts that are too long or no Unicode, numbers out of range, and nesting 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -145,6 +146,8 @@ def encode_hook(value: Any) -> Any:
 @lru_cache(maxsize=4096)
 def _parse_spec(text: str) -> Spec:
     name, bracket, inside = text.partition("[")
+    # a call in round brackets has commas of its own
+    inside = re.sub(r"\(.*\)(\[[^\]]*\])?", "", inside)
     # several values expand to their product, which a short text can make endless
     if "," in name or (bracket and (".." in inside or not all("=" in part for part in inside.split(",")))):
         raise ValueError(f"expected one name, got several in {text!r}")

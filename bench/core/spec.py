@@ -7,6 +7,7 @@ One grammar for all that is named on the command line, in a suite and in a Recor
     layers     variant or variant:3           so many layers of one kind, one after the other
     variant    wrapper+wrapper+name           the first wrapper is the outermost
     name       softmax, mine.py:Mine, package.module:Mine, each with [parameter=value,…]
+    value      text in which a comma separates outside of brackets: `[call=m(x, mask=valid)[0],dim=64]`
 
 All of it is printable ASCII: letters that look like others, or show nothing, name nothing here.
 """
@@ -169,6 +170,33 @@ def parse_selection(text: str) -> list[Spec]:
     return list(found)
 
 
+def with_call(names: Sequence[str], call: str) -> list[Spec]:
+    """What `names` select, with `[call=…]` at each FILE.py:NAME; raises SelectionError where there is no such name.
+
+    >>> [str(spec) for spec in with_call(["rela,gate+mine.py:Mine"], "m(x, None)[0]")]
+    ['rela', 'gate+mine.py:Mine[call=m(x, None)[0]]']
+    """
+    specs = [spec for name in names for spec in parse_selection(name)]
+    if not call:
+        return specs
+    found = [_calling(spec, call) for spec in specs]
+    if found == specs:
+        raise SelectionError(f"expected FILE.py:NAME beside --call, got {', '.join(names)}")
+    if [spec for each in found for spec in parse_selection(str(each))] != found:
+        raise SelectionError(
+            f"expected a call without `|` and `..`, got {call!r}; put these into a function of the file"
+        )
+    return found
+
+
+def _calling(spec: Spec, call: str) -> Spec:
+    if spec.layers:
+        return Spec.pattern([_calling(each, call) for each in spec.layers])
+    if spec.inner:
+        return Spec.wrapped(spec.wrappers, _calling(spec.inner, call))
+    return Spec.of(spec.name, **dict(spec.parameters) | {"call": call}) if ":" in spec.name else spec
+
+
 def value_text(value: Value) -> str:
     """Canonical text of one value; `parse_value` reads it back."""
     if isinstance(value, tuple):
@@ -301,7 +329,7 @@ def _meant(item: str) -> str:
 def _axes(inside: str, item: str) -> dict[str, list[Value]]:
     axes: dict[str, list[Value]] = {}
     parameter = None
-    for part in inside.split(","):
+    for part in _split_outside_brackets(inside, keeps=True):
         left, equals, right = part.partition("=")
         if equals:
             parameter = left.strip()
@@ -332,12 +360,13 @@ def _range(text: str, item: str) -> list[Value]:
     return values
 
 
-def _split_outside_brackets(text: str, separator: str = ",") -> list[str]:
-    """The parts of a text; only between commas may there be nothing."""
+def _split_outside_brackets(text: str, separator: str = ",", keeps: bool = False) -> list[str]:
+    """The parts of a text; only between commas may there be nothing. keeps: that too, and all brackets count."""
+    opens, closes = ("[({", "])}") if keeps else ("[", "]")
     parts, depth, start, at = [], 0, 0, 0
     while at < len(text):
-        depth += (text[at] == "[") - (text[at] == "]")
-        if depth not in (0, 1):
+        depth += (text[at] in opens) - (text[at] in closes)
+        if depth < 0:
             raise SelectionError(f"unbalanced brackets in {text!r}")
         if depth == 0 and text.startswith(separator, at):
             parts.append(text[start:at])
@@ -349,7 +378,7 @@ def _split_outside_brackets(text: str, separator: str = ",") -> list[str]:
     parts = [part.strip() for part in (*parts, text[start:])]
     if separator != "," and not all(parts):
         raise SelectionError(f"expected a name on each side of `{separator}`, got {text!r}")
-    return [part for part in parts if part]
+    return [part for part in parts if part or keeps]
 
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)

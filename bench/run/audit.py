@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..audit.report import AuditReport
 from ..core.errors import SelectionError
 from ..core.registry import Registry
-from ..core.spec import Spec
+from ..core.spec import Spec, with_call
 from ..process.ask import Reporter, Request, ask, asking
 
 if TYPE_CHECKING:
@@ -39,10 +39,9 @@ TARGETS = Targets("attnbench.audit", "target")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditTarget(Request[AuditReport]):
-    """All findings about what a Spec names. call, causal, compile, by_design: as of `audit_module`."""
+    """All findings about what a Spec names. causal, compile, by_design: as of `audit_module`."""
 
     target: Spec
-    call: str
     causal: bool | None
     compile: str
     by_design: tuple[str, ...]
@@ -53,7 +52,7 @@ class AuditTarget(Request[AuditReport]):
 
         target = load_target(self.target)
         return audit_module(
-            target.module, str(self.target), call=self.call, causal=self.causal, compile=self.compile,
+            target.module, str(self.target), call=target.call, causal=self.causal, compile=self.compile,
             by_design=self.by_design, building=target.lines,
         )  # fmt: skip
 
@@ -85,9 +84,9 @@ def audit(
         return audit_module(target, name, call=call, causal=causal, compile=compile, by_design=by_design)
     if not isinstance(call, str):
         raise SelectionError("expected the call of a named target as text: its code runs in a child")
-    spec = Spec.parse(target) if isinstance(target, str) else target
+    [spec] = with_call([str(Spec.parse(target) if isinstance(target, str) else target)], call)
     with asking():
-        request = AuditTarget(target=spec, call=call, causal=causal, compile=compile, by_design=tuple(by_design))
+        request = AuditTarget(target=spec, causal=causal, compile=compile, by_design=tuple(by_design))
         return ask(TARGETS, spec.name, request, patience=AUDIT_PATIENCE)
 
 

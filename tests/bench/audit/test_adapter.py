@@ -123,7 +123,7 @@ def test_a_layer_gets_its_sizes_from_the_shape_and_computes_what_it_is() -> None
 def test_parameters_are_those_of_the_constructor_and_win_over_the_shape() -> None:
     found = as_variant(Both, "mine.py:Both")
     kinds = {name: parameter.kind for name, parameter in parameters(found).items()}
-    assert kinds == {"d_model": int, "nhead": int, "dropout": float, "causal": bool, "leak": float}
+    assert kinds == {"d_model": int, "nhead": int, "dropout": float, "causal": bool, "leak": float, "call": str}
     assert found(SHAPE, nhead=4).module.inner.num_heads == 4
     with pytest.raises(Unsupported, match="states of width 32, and here the width is 16"):
         found(SHAPE, d_model=32)
@@ -201,6 +201,40 @@ def test_without_an_argument_for_padding_only_full_sequences_are_taken() -> None
     variant = as_variant(Configured, "mine")(SHAPE)
     assert variant.supports(SHAPE) is None
     assert "padding" in (variant.supports(replace(SHAPE, padding=True)) or "")
+
+
+@pytest.mark.parametrize("call", ["m(x.flip(1)).flip(1)", lambda m, x: m(x.flip(1)).flip(1)])
+def test_a_call_that_is_given_replaces_what_would_be_found(call: object) -> None:
+    variant = as_variant(Configured, "mine")(SHAPE, call=call)
+    x, heads = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(seed(5))), torch.zeros(2, 2, 9, 8)
+    found = variant(heads, heads, heads, Mask(), x).transpose(1, 2).flatten(2)
+    assert torch.equal(found, variant.module(x.flip(1)).flip(1))
+    assert variant.supports(SHAPE) == "it has no causal form"
+    with pytest.raises(SelectionError, match="one expression of Python, got 'm\\(x'"):
+        as_variant(Configured, "mine")(SHAPE, call="m(x")
+
+
+def test_padding_behind_all_tokens_needs_no_argument_where_nothing_looks_ahead() -> None:
+    variant = as_variant(Configured, "mine")(SHAPE)
+    x, heads = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(seed(4))), torch.zeros(2, 2, 9, 8)
+    valid = torch.arange(9) < torch.tensor([[9], [5]])
+    found = variant(heads, heads, heads, Mask(valid, causal=True), x).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(found[1:, :5], variant.module(x[1:, :5]))
+    for mask in (Mask(valid.flip(1), causal=True), Mask(valid)):
+        with pytest.raises(Unsupported, match="padding stands before tokens"):
+            variant(heads, heads, heads, mask, x)
+
+
+def test_a_default_of_key_heads_gives_way_to_the_heads_of_the_model() -> None:
+    class Two(Grouped):
+        def __init__(self, dim, num_heads, num_kv_heads=2):  # type: ignore[no-untyped-def]
+            super().__init__(dim, num_heads, num_kv_heads)
+
+    for heads, groups in ((1, 1), (2, 2), (3, 1), (4, 2)):
+        shape = AttentionShape(heads=heads, head_dim=8, max_length=64, causal=True, padding=False)
+        assert as_variant(Two, "mine")(shape).module.groups == groups
+    with pytest.raises(Unsupported, match="2 key heads, which do not divide the 1 heads"):
+        as_variant(Two, "mine")(AttentionShape(heads=1, head_dim=8, max_length=64), num_kv_heads=2)
 
 
 def test_a_model_of_tokens_is_sent_to_the_audit() -> None:

@@ -41,3 +41,16 @@ def test_a_probe_says_an_error_that_is_everywhere_once() -> None:
     report = CheckReport(name="mine", results=tuple((SETTINGS[0], each) for each in found), seconds=1.0)
     line = gate_line(examined_by(report))
     assert line.text.startswith("no property could be tested; the first attempt raised") and not line.evidence
+
+
+def test_a_table_has_what_was_tested_and_each_reason_not_to_test_once(capsys: pytest.CaptureFixture[str]) -> None:
+    skipped = [GateResult(property=name, held=None, measured=math.nan, detail="no mask") for name in ("a", "b", "c")]
+    held = GateResult(property="finite", held=True, measured=0.0, allowed=0.0, detail="95 long")
+    failed = GateResult(property="causal", held=False, measured=1.0, allowed=0.5, detail="moves the past")
+    results = tuple((SETTINGS[0], each) for each in (skipped[0], held, *skipped[1:], failed))
+    check._print(CheckReport(name="mine", results=results, seconds=1.0), False)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("no mask" in line for line in lines) == 1
+    assert "not applicable, no mask: a, b, c" in lines
+    assert any("causal" in line and f"{SETTINGS[0]}: moves the past" in " ".join(line.split()) for line in lines)
+    assert not any("95 long" in line for line in lines)

@@ -1,13 +1,19 @@
-"""`--text` and `--pairs` are tasks of these files."""
+"""`--text` and `--pairs` are tasks of these files, and `--call` goes into the names of foreign code."""
+
+import json
 
 import pytest
 import typer
 
+from attnbench.bench.cli import main
 from attnbench.bench.cli.options import selected
+from attnbench.bench.core.decode import decode_hook
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.spec import Spec
 
 
 def options(**given):
-    return {"tasks": None, "text": None, "pairs": None, "executor_options": []} | given
+    return {"tasks": None, "text": None, "pairs": None, "call": "", "executor_options": []} | given
 
 
 @pytest.mark.parametrize(
@@ -22,7 +28,46 @@ def test_files_become_tasks_beside_those_that_are_named(given, tasks):
     assert selected(options(**given)) == {"tasks": tasks, "executor_options": {}}
 
 
-@pytest.mark.parametrize("path", ["a,b.txt", "a[1].txt", "a|b", "12", ""])
+@pytest.mark.parametrize("path", ["a,b.txt", "a[1.txt", "a|b", "12", ""])
 def test_a_path_that_no_name_can_hold_is_refused(path):
     with pytest.raises(typer.BadParameter):
         selected(options(text=path))
+
+
+CALL = "m(x, {'scale': 2, 'seen': seen})[0]"
+ODD = """
+import torch
+from torch import nn
+
+class Odd(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.project = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, settings):
+        q, k, v = self.project(x).chunk(3, -1)
+        scores = settings["scale"] * (q @ k.mT) / x.shape[-1] ** 0.5
+        return scores.masked_fill(~settings["seen"], -1e4).softmax(-1) @ v, None
+"""
+
+
+def test_a_call_goes_into_each_name_of_foreign_code():
+    found = selected(options(variants="rela,gate+mine.py:Odd[dim=8]", call=CALL))["variants"]
+    assert [str(spec) for spec in found] == ["rela", f"gate+mine.py:Odd[call={CALL},dim=8]"]
+    assert Spec.parse(str(found[1])) == found[1] == decode_hook(Spec, str(found[1]))
+    with pytest.raises(SelectionError, match="FILE.py:NAME beside --call, got rela"):
+        selected(options(variants="rela", call=CALL))
+    with pytest.raises(SelectionError, match=r"without `\|`"):
+        selected(options(variants="mine.py:Odd", call="m(x, valid | True)"))
+
+
+@pytest.mark.parametrize("command", ["audit", "check"])
+def test_a_layer_that_no_trial_calls_is_tested_with_the_call_that_is_given(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(ODD, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["attnbench", command, "mine.py:Odd", "--json", "--call", CALL])
+    assert main() == 0
+    found = json.loads(capsys.readouterr().out)
+    findings = [(each["name"], each["verdict"]) for each in found[0].get("findings", ())]
+    properties = [(each["property"], each["verdict"]) for each in found if "property" in each]
+    assert ("future", "ok") in findings if command == "audit" else ("causal", "holds") in properties

@@ -102,7 +102,7 @@ def test_an_integer_and_a_float_of_one_size_are_told_apart_in_text():
         ("mine.py:", "letters, digits"),
         ("local[window=64", "unbalanced"),
         ("local]window=64[", "unbalanced"),
-        ("local[[window=64]]", "unbalanced"),
+        ("local[[window=64]]", "a parameter name"),
         ("local[window=64]x", "not closed at the end"),
         ("local[]", "`parameter=value`"),
         ("local[64]", "`parameter=value`"),
