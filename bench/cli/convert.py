@@ -14,10 +14,18 @@ from .tables import print_rows
 
 
 def convert(
-    path: Annotated[Path, typer.Argument(help="Folder of a causal language model that save_pretrained wrote.")],
+    path: Annotated[Path, typer.Argument(help="Folder of a model that save_pretrained wrote.")],
     to: Annotated[str, typer.Option("--to", help="Variant to convert to.")] = "entmax15",
     text: Annotated[
-        Path | None, typer.Option(help="Text to measure and train on.", show_default="that of tinyshakespeare")
+        Path | None,
+        typer.Option(
+            help="Text to measure and train on; of a classifier lines TEXT, a tab, LABEL.",
+            show_default="that of tinyshakespeare",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Rank by a function of your own, FILE.py:NAME, that takes (model, split); larger is better."),
     ] = None,
     temperatures: Annotated[str, typer.Option(help="Temperatures to try, with commas.")] = "0.5,0.7,1,1.4,2,2.8",
     alphas: Annotated[int, typer.Option(help="Number of alphas to try, from 1 to that of the variant.", min=2)] = 5,
@@ -31,10 +39,11 @@ def convert(
     data_dir: DataDir = None,
     device: Device = None,
 ) -> None:
-    """Convert a local checkpoint to another attention: zero-shot perplexity, fine-tuning, zeros by layer and head."""
+    """Convert a local checkpoint to another attention: as it is, after fine-tuning, zeros by layer and head."""
     from ..core.errors import DataError, SelectionError
     from ..core.registry import VARIANTS
     from ..core.spec import Spec
+    from ..core.targets import target_of
     from ..store.store import Store
 
     try:
@@ -43,7 +52,8 @@ def convert(
         raise SelectionError(f"expected temperatures such as 0.7,1,1.4, got {temperatures!r}") from None
     if not path.is_dir():
         raise DataError(f"expected a folder that save_pretrained wrote, got {path}; nothing is downloaded")
-    leave_to_child(VARIANTS, Spec.parse(to))
+    for each in (to, *([metric] if metric else [])):
+        leave_to_child(VARIANTS, Spec.parse(each))
     VARIANTS.resolve(Spec.parse(to))
     # importing torch takes seconds, which a wrong word must not cost
     from ..measure.machine import choose_device
@@ -55,9 +65,13 @@ def convert(
         to=to, alphas=alphas, temperatures=tried, steps=steps, seeds=seeds, learning_rate=learning_rate, batch=batch,
         context=context, windows=windows,
     )  # fmt: skip
+    own = target_of(metric) if metric else None
+    if metric and own is None:
+        raise SelectionError(f"expected a function as FILE.py:NAME, got {metric!r}")
     store = Store(results, warn)
     store.prepare()
-    records = converted(path, text or default_text(data_dir, warn), setting, store, choose_device(device), warn)
+    text = text if text or own else default_text(data_dir, warn)
+    records = converted(path, text, setting, store, choose_device(device), warn, own.load() if own else None)
     for table in tables_of(records, to):
         print_rows(table, numbers=len(table[0]) - 1)
         say()

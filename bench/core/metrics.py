@@ -164,6 +164,14 @@ METRICS: dict[str, Metric] = {
             title="bits/character",
             question="spends the fewest bits per character",
         ),
+        Metric(
+            "score",
+            "",
+            "higher",
+            "of a function that the user named; larger is better",
+            points=1.0,
+            margin=0.01,
+        ),
         Metric("chrf", "chrF", "higher", "corpus chrF of sacrebleu; `where.signature`, `where.set`"),
         Metric("perplexity", "", "lower", "2 to the bits per token of the original text; `where.token` says which"),
         Metric(

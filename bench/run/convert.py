@@ -1,19 +1,21 @@
-"""Conversion of a checkpoint: a causal language model of another library with its attention replaced.
+"""Conversion of a checkpoint: a model of another library with its attention replaced.
 
-Perplexity with the weights as they are over alpha and temperature, then after a short fine-tuning in which alpha goes
-from 1, softmax, to that of the target. Every result is a Record of the train lane, task `convert[model=HASH]`, preset
-`zero-shot[temperature=T]` or `fine-tune[...]`, and a board like any other ranks them by bits per character.
+What it predicts with the weights as they are over alpha and temperature, then after a short fine-tuning in which alpha
+goes from 1, softmax, to that of the target. Every result is a Record of the train lane, task `convert[model=HASH]`,
+preset `zero-shot[temperature=T]` or `fine-tune[...]`, and a board like any other ranks them: by bits per character of a
+language model, accuracy of a classifier, or a function of the user.
 """
 
 from __future__ import annotations
 
+import inspect
 import io
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,13 +27,13 @@ from ..core.cell import REFERENCE, Cell
 from ..core.errors import DataError, SelectionError
 from ..core.files import read_regular
 from ..core.hashing import content_hash
-from ..core.metrics import METRICS
 from ..core.protocol import LANE_VERSIONS
 from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
 from ..core.spec import Spec
 from ..measure.machine import describe
 from ..plan.fingerprint import variant_hash
 from ..store.store import Store
+from .convert_data import OwnMetric, data_of
 from .pretrained import load_checkpoint, sha256_of, try_checkpoint
 
 TASK = "convert"
@@ -69,24 +71,6 @@ class ConvertSetting:
     windows: int = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """Bits, characters and predicted tokens of each window, float64 (windows,)."""
-
-    bits: np.ndarray[Any, Any]
-    characters: np.ndarray[Any, Any]
-    tokens: np.ndarray[Any, Any]
-
-    @property
-    def bits_per_character(self) -> float:
-        return float(self.bits.sum() / self.characters.sum())
-
-    @property
-    def perplexity(self) -> float:
-        bits = float(self.bits.sum() / self.tokens.sum())
-        return 2.0**bits if bits < 1024 else math.inf
-
-
 def alpha_of(selection: str) -> float | None:
     """alpha of a variant of the entmax family, 1 of softmax; None of any other."""
     spec = Spec.parse(selection)
@@ -105,54 +89,49 @@ def with_alpha(alpha: float, target: str) -> str:
 
 
 def convert(
-    path: Path, text: Path, setting: ConvertSetting, store: Store, device: torch.device, say: Callable[[str], None]
-) -> list[Record]:
+    path: Path, text: Path | None, setting: ConvertSetting, store: Store, device: torch.device,
+    say: Callable[[str], None], own: OwnMetric | None = None,
+) -> list[Record]:  # fmt: skip
     """Converts the checkpoint, and keeps every Record the moment it is known.
 
+    `text`: lines TEXT, a tab, LABEL for a classifier; `own` ranks instead, and needs no text where nothing is tuned.
     Raises DataError for a checkpoint or a text that cannot be read, SelectionError for an unknown variant, Unsupported
     where the variant cannot stand in for the attention of this model.
     """
-    return list(_Converter(path, text, setting, store, device, say).records())
+    return list(_Converter(path, text, setting, store, device, say, own).records())
 
 
 class _Converter:
     def __init__(
-        self, path: Path, text: Path, setting: ConvertSetting, store: Store, device: torch.device,
-        say: Callable[[str], None],
+        self, path: Path, text: Path | None, setting: ConvertSetting, store: Store, device: torch.device,
+        say: Callable[[str], None], own: OwnMetric | None,
     ):  # fmt: skip
         if setting.alphas < 2 or not setting.temperatures or not all(0 < t < math.inf for t in setting.temperatures):
             raise SelectionError("expected at least 2 alphas, and temperatures above 0")
-        try:
-            content = read_regular(text, MOST_TEXT)
-        except OSError as error:
-            raise DataError(f"cannot read {text}: {error.strerror or error}; name a text with --text") from error
-        if not content:
-            raise DataError(f"expected a text of 1 byte to 256 MiB in {text}, got 0 bytes")
+        content = None
+        if text is not None:
+            try:
+                content = read_regular(text, MOST_TEXT)
+            except OSError as error:
+                raise DataError(f"cannot read {text}: {error.strerror or error}; name a text with --text") from error
+            if not content:
+                raise DataError(f"expected a text of 1 byte to 256 MiB in {text}, got 0 bytes")
         try_checkpoint(path)
         self.checkpoint = load_checkpoint(path)
         self.model = self.checkpoint.model.to(device)
         self.first = {name: x.detach().clone() for name, x in self.model.state_dict().items()}
         self.setting, self.store, self.device, self.say = setting, store, device, say
-        config: Any = self.model.config
-        longest = getattr(config, "max_position_embeddings", None) or setting.context
-        self.context = min(setting.context, longest)
-        ids = self.checkpoint.ids(content)
-        windows = ids[: len(ids) // self.context * self.context].view(-1, self.context)
-        if len(windows) < 20:
-            raise DataError(f"expected a text of at least {20 * self.context} tokens, got {len(ids)}")
-        # the first nine tenths train; neighbouring parts of the rest validate and test
-        first, second = int(len(windows) * 0.9), int(len(windows) * 0.95)
-        self.train = windows[:first]
-        self.splits = {
-            "validation": _spaced(windows[first:second], setting.windows),
-            "test": _spaced(windows[second:], setting.windows),
-        }
+        self.data = data_of(self.checkpoint, content, own, setting.context, setting.windows)
+        if setting.steps and not len(self.data.train):
+            raise DataError("fine-tuning needs a text; name one with --text, or measure alone with --steps 0")
         self.machine: Machine = describe(device)
-        self.data = Provenance(
-            source=f"{text.name}, read by a checkpoint",
+        code = inspect.getsourcefile(own) if own is not None else None
+        files = [file for file in (text, Path(code) if code else None) if file is not None]
+        self.provenance = Provenance(
+            source=f"{files[-1].name if files else 'a function'}, read by a checkpoint",
             fidelity="official",
-            files={text.name: sha256_of(text), **self.checkpoint.files},
-            counts={"train": len(self.train)} | {name: len(split) for name, split in self.splits.items()},
+            files={file.name: sha256_of(file) for file in files} | self.checkpoint.files,
+            counts={"train": len(self.data.train)} | {name: len(rows) for name, rows in self.data.splits.items()},
         )
 
     def records(self) -> Iterator[Record]:
@@ -169,9 +148,10 @@ class _Converter:
                 self._attend(name, temperature)
                 record = self._record(name, preset, 0, begun, self._measured())
                 yield record
-                found = record.first("bits_per_character", split="validation")
-                if name == setting.to and found is not None and found.value < best[0]:
-                    best = (found.value, temperature)
+                found = record.first(self.data.metric.name, split="validation")
+                cost = math.inf if found is None else -self.data.metric.sign * found.value
+                if name == setting.to and cost < best[0]:
+                    best = (cost, temperature)
         if not setting.steps:
             return
         temperature = best[1]
@@ -189,8 +169,12 @@ class _Converter:
         self.model.load_state_dict(self.first, strict=False)
 
     def _attend(self, name: str, temperature: float) -> None:
-        from ...variants.integrations.transformers import attach
+        from ...variants.integrations.transformers import attach, register
 
+        if not self.checkpoint.head:
+            # attach runs two tokens, which such a model may not take
+            cast(Any, self.model).set_attn_implementation(register(name, temperature=temperature))
+            return
         with torch.random.fork_rng(devices=[]):
             # what the variant draws is alike at every start
             torch.manual_seed(0)
@@ -216,7 +200,8 @@ class _Converter:
             rate = min(1.0, (step + 1) / max(1, setting.steps // 10)) * (1.0 - step / setting.steps)
             for group in optimiser.param_groups:
                 group["lr"] = setting.learning_rate * rate
-            self._step(self.train[torch.randint(len(self.train), (setting.batch,), generator=draw)])
+            train = self.data.train
+            self._step(train[torch.randint(len(train), (setting.batch,), generator=draw)], draw)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
             seconds += time.perf_counter() - begun
@@ -226,27 +211,20 @@ class _Converter:
         self.model.eval()
         return seconds
 
-    def _step(self, ids: Tensor) -> None:
+    def _step(self, rows: Tensor, draw: torch.Generator) -> None:
         self.model.train()
-        nats, count = self._nats(ids.to(self.device))
-        torch.autograd.backward(nats.sum() / count)
+        torch.autograd.backward(self.data.loss(self.model, rows.to(self.device), draw))
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-
-    def _nats(self, ids: Tensor) -> tuple[Tensor, int]:
-        """The cost of each token but the first, (batch, length - 1), and their number."""
-        logits = self.model(input_ids=ids, use_cache=False).logits[:, :-1].float()
-        nats = nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
-        return nats, nats.numel()
 
     def _cost(self, name: str, temperature: float) -> list[Measurement]:
         """A training step, interleaved with one of softmax; raw samples of both."""
-        batch = self.train[: self.setting.batch]
+        batch, draw = self.data.train[: self.setting.batch], torch.Generator().manual_seed(0)
         seconds: dict[str, list[float]] = {REFERENCE: [], name: []}
         for number in range(COST_ROUNDS + 1):
             for each in (REFERENCE, name) if number % 2 else (name, REFERENCE):
                 self._attend(each, 1.0 if each == REFERENCE else temperature)
                 begun = time.perf_counter()
-                self._step(batch)
+                self._step(batch, draw)
                 self.model.zero_grad(set_to_none=True)
                 if number:
                     seconds[each].append(time.perf_counter() - begun)
@@ -258,14 +236,11 @@ class _Converter:
         ]
 
     def _measured(self) -> list[Measurement]:
-        """Cost of predicting both splits, and zeros by layer and head on the validation split."""
-        found = []
-        self.evaluated = {name: self._evaluate(split) for name, split in self.splits.items()}
-        for name, result in self.evaluated.items():
-            of: dict[str, Any] = {"split": name, "examples": len(result.bits)}
-            found.append(Measurement.of("bits_per_character", result.bits_per_character, **of))
-            found.append(Measurement.of("perplexity", result.perplexity, **of, token="of the checkpoint"))
-        zeros = self._zeros(self.splits["validation"][:ZERO_WINDOWS])
+        """Both splits, and zeros by layer and head on the validation split."""
+        self.model.eval()
+        self.evaluated = {name: self.data.evaluate(self.model, name, self.setting.batch) for name in self.data.splits}
+        found = [each for name, result in self.evaluated.items() for each in result.measurements(name)]
+        zeros = self._zeros(self.data.splits["validation"][:ZERO_WINDOWS])
         if zeros.size:
             found.append(Measurement.of("sparsity", float(zeros.mean())))
             found += [
@@ -275,22 +250,7 @@ class _Converter:
         return found
 
     @torch.no_grad()
-    def _evaluate(self, windows: Tensor) -> Evaluated:
-        self.model.eval()
-        bits = []
-        for first in range(0, len(windows), self.setting.batch):
-            ids = windows[first : first + self.setting.batch]
-            nats, _ = self._nats(ids.to(self.device))
-            bits.append(nats.sum(1, dtype=torch.float64).cpu() / math.log(2))
-        characters = [self.checkpoint.characters(ids[1:]) for ids in windows]
-        return Evaluated(
-            bits=torch.cat(bits).numpy(),
-            characters=np.array(characters, dtype=np.float64),
-            tokens=np.full(len(windows), windows.shape[1] - 1.0),
-        )
-
-    @torch.no_grad()
-    def _zeros(self, windows: Tensor) -> np.ndarray[Any, Any]:
+    def _zeros(self, rows: Tensor) -> np.ndarray[Any, Any]:
         """Share of the allowed weights that are exactly zero, (layers, heads); empty where weights mean nothing."""
         from ...variants.integrations.transformers import observe
 
@@ -306,18 +266,19 @@ class _Converter:
                 zero = ((weights == 0) & seen).sum((0, 2, 3)).double() / seen.sum((0, 2, 3)).clamp(min=1)
                 found[variant.shape.layer] = zero.cpu().numpy()
 
-        self.model.eval()
-        with observe(count):
-            self.model(input_ids=windows.to(self.device), use_cache=False)
+        if len(rows):
+            with observe(count):
+                self.model(**self.data.inputs(rows.to(self.device)))
         return np.stack([found[layer] for layer in sorted(found)]) if found else np.empty((0, 0))
 
     def _record(self, name: str, preset: Spec, seed: int, begun: Begun, measured: list[Measurement]) -> Record:
         task = Spec.of(TASK, model=self.checkpoint.name)
         cell = Cell(variant=Spec.parse(name), task=task, preset=preset, seed=seed)
-        statistics = np.stack([self.evaluated["test"].bits, self.evaluated["test"].characters], axis=1)
-        file = io.BytesIO()
-        np.savez_compressed(file, statistics=statistics)
-        data = content_hash([self.data.source, self.data.fidelity, self.data.files], 10)
+        artifacts = {}
+        if predictions := self.evaluated["test"].predictions:
+            np.savez_compressed(file := io.BytesIO(), **cast(Any, predictions))
+            artifacts["predictions"] = self.store.put_artifact(file.getvalue(), ".npz")
+        data = content_hash([self.provenance.source, self.provenance.fidelity, self.provenance.files], 10)
         record = Record.of(
             cell,
             Outcome.OK,
@@ -325,15 +286,16 @@ class _Converter:
             begun,
             measurements=tuple(measured),
             machine=self.machine,
-            data=self.data,
+            data=self.provenance,
             digest=f"lane{LANE_VERSIONS['train']}.task{VERSION}-{data}-{variant_hash(cell, self.device.type)}",
-            metric=METRICS["bits_per_character"],
+            metric=self.data.metric,
             setting={**asdict(self.setting), "temperatures": list(self.setting.temperatures)},
             implementation="transformers",
-            artifacts={"predictions": self.store.put_artifact(file.getvalue(), ".npz")},
+            artifacts=artifacts,
         )
         self.store.append(record)
-        self.say(f"{name}, {preset}, seed {seed}: {record.measurements[2].value:.4f} bits per character")
+        found = self.evaluated["test"].values[self.data.metric.name]
+        self.say(f"{name}, {preset}, seed {seed}: {found:.4f} {self.data.metric.title}")
         return record
 
 
@@ -344,10 +306,3 @@ def default_text(data_dir: Path | None, notice: Callable[[str], None]) -> Path:
     if found is None:
         raise DataError(f"no text: tinyshakespeare.txt is not in {root}; --text FILE names another")
     return found
-
-
-def _spaced(windows: Tensor, most: int) -> Tensor:
-    """At most so many windows, evenly spaced."""
-    if len(windows) <= most:
-        return windows
-    return windows[torch.linspace(0, len(windows) - 1, most).long()]

@@ -24,6 +24,16 @@ from ..core.registry import VARIANTS
 from ..process.ask import Reporter, Request, ask, asking
 
 MOST_CONFIG = 2**20
+HEADS = {
+    "causal": ("ForCausalLM", "LMHeadModel", "AutoModelForCausalLM"),
+    "masked": ("ForMaskedLM",),
+    "classification": ("ForSequenceClassification",),
+}
+"""Endings of the names of classes that a text suffices for."""
+
+OLD_VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+"""Vocabularies of tokenizers that need code of their class."""
+
 MOST_JSON = 2**28
 """Of a tokenizer or an index of weights."""
 
@@ -33,11 +43,15 @@ SLACK = 4 * 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A model in memory, how it reads text, and the hashes of its files. `tokenizer` None: ids are bytes."""
+    """A model in memory, how it reads text, and the hashes of its files. `tokenizer` None: ids are bytes.
+
+    `head`: "causal", "masked" or "classification"; "" for a model of which only a function of the user knows the use.
+    """
 
     model: nn.Module
     tokenizer: Any
     files: dict[str, str]
+    head: str
 
     @property
     def name(self) -> str:
@@ -56,13 +70,31 @@ class Checkpoint:
             return int(((ids & 0xC0) != 0x80).sum())
         return len(self.tokenizer.decode(ids))
 
+    @property
+    def mask_id(self) -> int:
+        """The id of the token that stands for a masked one. Raises DataError where there is none."""
+        known = self.tokenizer.get_vocab() if self.tokenizer is not None else {}
+        found = next((known[token] for token in ("[MASK]", "<mask>") if token in known), None)
+        if found is None:
+            raise DataError("a masked language model needs a tokenizer.json with [MASK] or <mask>")
+        return int(found)
+
+    @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The ids that the tokenizer puts before and behind a text, such as [CLS] and [SEP]."""
+        if self.tokenizer is None:
+            return [], []
+        found, own = (self.tokenizer("a", add_special_tokens=each)["input_ids"] for each in (True, False))
+        at = next((at for at in range(len(found)) if found[at : at + len(own)] == own), 0)
+        return found[:at], found[at + len(own) :]
+
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """The causal language model that `save_pretrained` wrote to the folder `path`.
+    """The model that `save_pretrained` wrote to the folder `path`, with the head that its configuration names.
 
     Nothing is downloaded, and nothing of the folder is executed: weights are safetensors alone, code that a
-    configuration names is refused, and so are kernels and quantisation, which would import other packages. Without a
-    tokenizer.json ids are bytes. Raises DataError for anything else.
+    configuration names is refused, and so are kernels and quantisation, which would import other packages. Without
+    files of a tokenizer ids are bytes. Raises DataError for anything else.
     """
     if not path.is_dir():
         raise DataError(f"expected a folder that save_pretrained wrote, got {path}; nothing is downloaded")
@@ -74,25 +106,45 @@ def load_checkpoint(path: Path) -> Checkpoint:
             size, most = os.fstat(opened.fileno()).st_size, MOST_CONFIG if file == config_file else MOST_JSON
             if size > most and file not in weights:
                 raise DataError(f"expected at most {most:,} bytes in {file}, got {size:,}")
-    if not weights:
-        raise DataError(f"expected weights as safetensors in {path}; save the model again with save_pretrained")
     try:
+        import transformers
         from safetensors import safe_open
-        from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
     except ImportError as error:
         raise DataError("converting needs transformers; pip install 'attnbench[transformers]'") from error
     local = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer, of_file, tensors = None, PreTrainedTokenizerFast, 0
+    tokenizer, of_file, tensors = None, transformers.PreTrainedTokenizerFast, 0
     with _reading(config_file):
-        config = AutoConfig.from_pretrained(path, **local)
+        config = transformers.AutoConfig.from_pretrained(path, **local)
         if getattr(config, "auto_map", None) or getattr(config, "quantization_config", None):
             raise DataError(f"{config_file} names code or a quantisation; a plain checkpoint of transformers is needed")
         layers = getattr(config, "num_hidden_layers", 0)
+        name = str((config.architectures or ["AutoModelForCausalLM"])[0])
+        kind: Any = getattr(transformers, name, None)
+        models = (transformers.PreTrainedModel, transformers.AutoModelForCausalLM)
+        if not (isinstance(kind, type) and issubclass(kind, models)):
+            raise DataError(f"{config_file} names {name!r:.60}, which is no model of transformers")
+        head = next((head for head, endings in HEADS.items() if name.endswith(endings)), "")
+    if not weights:
+        old = next((file.name for file in sorted(path.glob("*.bin"))), None)
+        raise DataError(
+            f"expected weights as safetensors in {path}; save the model again with save_pretrained" if old is None
+            else f"{path / old} is a pickle, which may run code as it is read; where you trust it, write safetensors: "
+            f'python -c "from transformers import {name} as M; '
+            f"M.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})\""
+        )  # fmt: skip
     if vocabulary.is_file():
         with _reading(vocabulary):
             tokenizer = of_file(tokenizer_file=str(vocabulary))  # type: ignore[no-untyped-call]
-    elif config.vocab_size < 256:
-        raise DataError(f"{path} has no tokenizer.json, and {config.vocab_size} ids are too few for bytes")
+    elif head:
+        slow = [file for file in OLD_VOCABULARIES if (path / file).exists()]
+        if slow:
+            raise DataError(
+                f"{path} has {slow[0]} and no tokenizer.json, and its ids would be read as bytes; write one: "
+                f'python -c "from transformers import AutoTokenizer as T; '
+                f'T.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"'
+            )
+        if config.vocab_size < 256:
+            raise DataError(f"{path} has no tokenizer.json, and {config.vocab_size} ids are too few for bytes")
     for file in weights:
         with _reading(file), safe_open(file, "pt") as opened:
             tensors += len(opened.keys())
@@ -100,11 +152,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise DataError(f"{config_file} names {layers!r:.30} layers, but its weights are {tensors:,} tensors")
     with _reading(path):
         # named, since a configuration may ask for a kernel that would be fetched
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            path, config=config, use_safetensors=True, attn_implementation="eager", dtype=torch.float32, **local
-        )
+        model, found = kind.from_pretrained(
+            path, config=config, use_safetensors=True, attn_implementation="eager", dtype=torch.float32,
+            output_loading_info=True, **local,
+        )  # fmt: skip
+        if missing := sorted(found["missing_keys"]):
+            raise DataError(f"the weights in {path} lack {len(missing)} tensors of {name}, such as {missing[0]}")
     files = {file.name: sha256_of(file) for file in (config_file, *weights)}
-    return Checkpoint(model=model.eval(), tokenizer=tokenizer, files=files)
+    return Checkpoint(model=model.eval(), tokenizer=tokenizer, files=files, head=head)
 
 
 @contextmanager
@@ -133,8 +188,9 @@ class TryCheckpoint(Request[str]):
         checkpoint = load_checkpoint(self.path)
         with _reading(self.path), torch.no_grad():
             ids = checkpoint.ids(b"Some words, to try it.")[:8]
-            checkpoint.characters(ids)
-            checkpoint.model(input_ids=ids[None], use_cache=False)
+            if checkpoint.head:
+                checkpoint.characters(ids)
+                checkpoint.model(input_ids=ids[None])
         return checkpoint.name
 
 

@@ -266,7 +266,7 @@ def _mask(*args: Any, **kwargs: Any) -> Tensor:
     return cast(Tensor, sdpa_mask(*args, **{**kwargs, **always})).as_subclass(VariantMask)
 
 
-def _attention(spec: str, temperature: float) -> Callable[..., tuple[Tensor, None]]:
+def _attention(spec: str, temperature: float) -> Callable[..., tuple[Tensor, Tensor | None]]:
     def attention(
         module: nn.Module,
         query: Tensor,
@@ -276,8 +276,11 @@ def _attention(spec: str, temperature: float) -> Callable[..., tuple[Tensor, Non
         dropout: float = 0.0,
         scaling: float | None = None,
         **more: Any,
-    ) -> tuple[Tensor, None]:
-        """query (batch, heads, queries, d), key and value (batch, kv_heads, keys, d): (batch, queries, heads, d)."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """query (batch, heads, queries, d), key and value (batch, kv_heads, keys, d): (batch, queries, heads, d).
+
+        Where `output_attentions` asks for them also the weights before dropout, (batch, heads, queries, keys).
+        """
         for argument, reason in _REFUSED.items():
             if more.get(argument) is not None:
                 raise _unsupported(spec, module, reason)
@@ -285,6 +288,7 @@ def _attention(spec: str, temperature: float) -> Callable[..., tuple[Tensor, Non
             read = _read(module, query.shape[2], key, attention_mask, more)
         except Unsupported as error:
             raise _unsupported(spec, module, str(error)) from error
+        keys = key.shape[2]
         key, value = key[:, :, : read.keys], value[:, :, : read.keys]
         hidden = _hidden_of(module, query)
         variant = _variant(spec, module, query, key, read.mask, float(dropout), hidden)
@@ -295,8 +299,14 @@ def _attention(spec: str, temperature: float) -> Callable[..., tuple[Tensor, Non
             query = query * factor
         for observer in _observers:
             observer(module, variant, query, key, read.mask, hidden)
-        output = variant(query, key, value, read.mask, hidden)
-        return output.transpose(1, 2).contiguous(), None
+        output, weights = variant(query, key, value, read.mask, hidden), None
+        if more.get("output_attentions") or getattr(getattr(module, "config", None), "output_attentions", False):
+            weights = variant.weights_with(query, key, read.mask, None, hidden)
+            if weights is None:
+                raise _unsupported(spec, module, "it has no weights, which output_attentions asks for")
+            # of free places of a cache
+            weights = nn.functional.pad(weights, (0, keys - read.keys))
+        return output.transpose(1, 2).contiguous(), weights
 
     return attention
 

@@ -431,3 +431,39 @@ def test_a_mask_with_a_bias_is_refused():
     bias = torch.zeros(2, 1, LENGTH, LENGTH) - torch.rand(LENGTH, LENGTH)
     with pytest.raises(Unsupported, match="adds a bias"):
         model(ids_of(), attention_mask=bias, use_cache=False)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_attentions_are_returned_where_they_are_asked_for(name):
+    model = model_of(name)
+    model.set_attn_implementation("eager")
+    more = {"attention_mask": valid_of("right")}
+    with torch.no_grad():
+        expected = model(ids_of(), output_attentions=True, **more).attentions
+        attach(model, "softmax")
+        found = model(ids_of(), output_attentions=True, **more).attentions
+        assert len(found) == len(expected) == 2 and not model(ids_of(), **more).attentions
+        attach(model, "entmax15")
+        sparse = model(ids_of(), output_attentions=True, **more).attentions
+    real = valid_of("right").bool()
+    for one, other, map_ in zip(found, expected, sparse, strict=True):
+        assert torch.allclose(one.transpose(1, 2)[real], other.transpose(1, 2)[real], atol=EAGER_TOLERANCE)
+        assert map_.shape == other.shape and (map_ == 0).float().mean() > (other == 0).float().mean()
+
+
+def test_attentions_that_do_not_exist_are_refused():
+    model = model_of("bert")
+    attach(model, "nystrom[landmarks=2]")
+    logits_of(model, ids_of())
+    with pytest.raises(Unsupported, match="no weights, which output_attentions asks for"):
+        model(ids_of(), output_attentions=True)
+
+
+def test_attentions_over_a_cache_of_a_fixed_size_have_its_width():
+    model = model_of("llama")
+    attach(model, "softmax")
+    cache = StaticCache(config=model.config, max_cache_len=32)
+    with torch.no_grad():
+        found = model(ids_of(1), past_key_values=cache, output_attentions=True).attentions
+    assert [each.shape for each in found] == [(1, 4, LENGTH, 32)] * 2
+    assert all((each[..., LENGTH:] == 0).all() for each in found)
