@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from attnbench.docs.generator.boards import BoardTable, tables
-from attnbench.docs.generator.repository import ROOT
+from attnbench.docs.generator.repository import ROOT, markdown_files
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PICTURE = "docs/figures/over-lengths.svg"
@@ -26,6 +26,13 @@ def without_interval(cell: str) -> str:
 
 def test_a_reader_is_through_in_a_minute() -> None:
     assert README.count("\n") <= 140
+
+
+def test_no_page_installs_from_an_index_before_there_is_a_release() -> None:
+    """An extra of what is installed already is found without an index; the README says so once."""
+    pages = {page: (ROOT / page).read_text(encoding="utf-8") for page in markdown_files() if page != "CHANGELOG.md"}
+    named = [page for page, text in pages.items() if re.search(r"pip install '?attnbench\[", text)]
+    assert named == ["README.md"] and "There is no release" in README
 
 
 def test_the_table_is_that_of_the_committed_board_without_intervals() -> None:
