@@ -13,22 +13,14 @@ from typing import Any
 import altair as alt
 
 from ..bench.board.report import Report, SettingCurves
+from .colours import BLACK, PALETTE, paint
 from .escape import visible
 
 Chart = Any
 """Altair's own types of layered and faceted charts do not compose."""
 
 HEIGHT = 320
-PALETTE = [
-    "#0072b2", "#d55e00", "#009e73", "#c4569f", "#a67c00", "#7f7f7f", "#7b5fd3", "#8f6248", "#d0455b", "#5f8f1e",
-    "#7d7420", "#1f8a99",
-]  # fmt: skip
-"""The first are near Okabe and Ito's, told apart by all common kinds of colour vision, shapes by everybody. All have a
-contrast of at least 3 with the page's light ground and with its dark one, as lines and points need. Two with the same
-shape, which stand seven apart, are far from each other."""
 COLOUR = alt.Scale(range=PALETTE)
-SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]
-"""Seven beside twelve colours, so that 84 variants differ in one of the two."""
 GREY = "#808080"
 """Of lines that are not data: as far from the light ground as from the dark one."""
 DARK_UP_TO = 0.43
@@ -81,11 +73,19 @@ class FigureData:
 
 def figures(report: Report) -> dict[str, Chart]:
     """The charts that the report has data for, by name, with their data."""
-    data = {name: found.records() for name, found in datasets(report).items()}
-    return {
-        name: spec.chart().properties(datasets={each: data[each] for each in spec.data})
-        for name, spec in figure_specs(report).items()
-    }
+    return painted(figure_specs(report), datasets(report))
+
+
+def painted(specs: Mapping[str, FigureSpec], data: Mapping[str, FigureData]) -> dict[str, Chart]:
+    """The charts with their data and with each variant in its colour."""
+    found = {}
+    for name, spec in specs.items():
+        rows = {each: data[each].records() for each in spec.data}
+        chart = spec.chart().to_dict()
+        own = chart.pop("datasets", {})
+        paint(chart, dict.fromkeys(row["variant"] for each in rows.values() for row in each if "variant" in row))
+        found[name] = alt.Chart.from_dict(chart).properties(datasets=own | rows)
+    return found
 
 
 def figure_specs(report: Report) -> dict[str, FigureSpec]:
@@ -198,19 +198,19 @@ def _legend() -> alt.Legend:
 
 
 def coloured() -> alt.Color:
-    return alt.Color("variant:N", scale=COLOUR, sort=None, legend=_legend())
+    return alt.Color("variant:N", sort=None, legend=_legend())
 
 
 def shaped() -> alt.Shape:
-    return alt.Shape("variant:N", scale=alt.Scale(range=SHAPES), sort=None, legend=_legend())
+    return alt.Shape("variant:N", sort=None, legend=_legend())
 
 
 def stroked() -> alt.Stroke:
-    return alt.Stroke("variant:N", scale=COLOUR, sort=None, legend=None)
+    return alt.Stroke("variant:N", sort=None, legend=None)
 
 
 def filled() -> alt.Fill:
-    return alt.Fill("variant:N", scale=COLOUR, sort=None, legend=None)
+    return alt.Fill("variant:N", sort=None, legend=None)
 
 
 def over_seeds() -> list[alt.Tooltip]:
@@ -291,7 +291,7 @@ def settings(
     )
     y = alt.Y("value:Q", title=upright, scale=alt.Scale(domain=[0, float(top)]) if top else alt.Scale(zero=False))
     # one legend of colours and shapes needs both in one layer alone; all layers colour the variants in one order
-    unnamed = alt.Color("variant:N", scale=COLOUR, sort=None, legend=None)
+    unnamed = alt.Color("variant:N", sort=None, legend=None)
     hint = ["variant:N", alt.Tooltip("at:Q", title=across), *over_seeds(), alt.Tooltip("rate:N", title="learning rate")]
     # other rates are told apart by conditions and not by filters, after which the order of the variants would differ
     base = alt.Chart(alt.NamedData(name)).encode(detail="rate:N")
@@ -420,10 +420,10 @@ def null_control() -> Chart:
     hint = ["block:N", *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("ratio", "low", "high"))]
     rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color=GREY).encode(x="one:Q")
     base = alt.Chart(data).encode(y=y)
-    ends = base.mark_rule(color=PALETTE[0]).encode(
+    ends = base.mark_rule(color=BLACK).encode(
         x=alt.X("low:Q", title="time of softmax under a second name, × softmax"), x2="high:Q"
     )
-    dots = base.mark_point(filled=True, size=70, color=PALETTE[0]).encode(x=x, tooltip=hint)
+    dots = base.mark_point(filled=True, size=70, color=BLACK).encode(x=x, tooltip=hint)
     return _sized(rule + ends + dots, "Null control: softmax against itself", height=alt.Step(40))
 
 

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from ..bench.board.board import Board, Column
 from ..bench.board.report import COLUMNS, Overview, Report
+from .colours import appearance
 from .escape import in_html, in_script
 from .figures import Chart, FigureData, FigureSpec, datasets, figure_specs
 from .overview_figures import overview_datasets, overview_specs
@@ -30,10 +31,15 @@ def render(reports: Sequence[Report], overview: Overview | None = None) -> str:
     columns and charts that reports share are in a block of their own, the charts without their data.
     """
     columns: dict[tuple[Column, ...], int] = {}
+    colours: dict[str, tuple[str, str]] = {}
     charts: dict[FigureSpec, int] = {}
     blocks = []
 
     def drawn(specs: Mapping[str, FigureSpec], data: Mapping[str, FigureData]) -> dict[str, Any]:
+        for found in data.values():
+            if "variant" in found.fields:
+                at = found.fields.index("variant")
+                colours.update((row[at], appearance(row[at])) for row in found.rows if row[at] not in colours)
         return {
             "figures": [
                 [name, charts.setdefault(spec, len(charts)), spec.data, spec.words] for name, spec in specs.items()
@@ -56,12 +62,14 @@ def render(reports: Sequence[Report], overview: Overview | None = None) -> str:
     if overview is not None:
         front = {
             "lead": overview.lead,
+            "answer": overview.answer and asdict(overview.answer),
             "groups": [asdict(group) for group in overview.groups],
             **drawn(overview_specs(overview), overview_datasets(overview)),
         }
     shared = {
         "columns": [[{**asdict(c), "heading": c.heading} for c in group] for group in columns],
         "charts": [*map(_vega, charts)],
+        "colours": colours,
     }
     return _page("page.html", "page.js", {"reports": blocks, "overview": front, "shared": shared})
 

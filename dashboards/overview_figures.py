@@ -6,32 +6,32 @@ import altair as alt
 
 from ..bench.board.report import Overview
 from .escape import visible
-from .figures import GREY, Chart, FigureData, FigureSpec, coloured, filled, over_seeds, shaped, stroked
+from .figures import GREY, Chart, FigureData, FigureSpec, coloured, filled, over_seeds, painted, shaped, stroked
+
+
+def overview_figures(overview: Overview) -> dict[str, Chart]:
+    """The charts of an overview by name, with their data."""
+    return painted(overview_specs(overview), overview_datasets(overview))
 
 
 def overview_specs(overview: Overview) -> dict[str, FigureSpec]:
     """The charts of an overview, by name."""
     quality = visible(overview.quality)
-    left_out = [visible(text, longest=400) for text in overview.left_out]
+    lengths, pareto = (visible(text, longest=400) for text in overview.left_out or ("", ""))
     specs = {
         "over-lengths": FigureSpec(
             draw=over_lengths,
             arguments=(quality,),
             data=("overview_by_length",),
             words=f"Test {quality}, by length: mean over seeds, with a band from the lowest to the highest seed. The "
-            "dotted line marks the longest sequences of training; what lies right of it was never trained.",
+            f"dotted line marks the longest sequences of training; right of it all lengths are new. {lengths}".strip(),
         ),
         "frontiers": FigureSpec(
             draw=frontiers,
             data=("overview_pareto",),
-            words=" ".join(
-                [
-                    "Up: test result. Across: the time of a training step over softmax's. Lines through a point: 95 % "
-                    "intervals. No variant is both better and cheaper than those on the dashed line; of them those are "
-                    "named that do not overlap.",
-                    *left_out,
-                ]
-            ),
+            words="Vertical: test result. Horizontal: training time ÷ softmax's. Lines through a point: 95 % "
+            "intervals. No variant is both better and cheaper than those on the dashed line; labels that would "
+            f"overlap are left out. {pareto}".strip(),
         ),
     }
     data = overview_datasets(overview)
@@ -64,11 +64,11 @@ def frontiers() -> Chart:
     dots = dots.encode(x=x, y=y, shape=shaped(), color=coloured(), tooltip=hint)
     names = alt.Chart().mark_text(align="left", dx=6, dy=-8, fontSize=10).encode(x=x, y=y, text="name:N")
     panels = alt.layer(line, across, along, dots, names, data=alt.NamedData("overview_pareto"))
-    return _panels(panels, "Quality against cost; left is cheaper")
+    return _panels(panels, "Quality against cost; left is cheaper", columns=4)
 
 
 def over_lengths(quality: str) -> Chart:
-    """Test results over length, one panel a task; each panel has its own lengths."""
+    """Test results over length, one panel a task; each line has its name at its end, and no legend."""
     ticks = alt.Axis(format=",.12~g", labelOverlap="greedy")
     x = alt.X("at:Q", title="length, tokens (log)", scale=alt.Scale(type="log", base=2, nice=False), axis=ticks)
     title = f"test {quality}"
@@ -80,16 +80,19 @@ def over_lengths(quality: str) -> Chart:
     band = band.encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q", fill=filled())
     line = alt.Chart().mark_line(strokeWidth=2).encode(x=x, y=y, stroke=stroked())
     dots = alt.Chart().mark_point(size=45, filled=True, opacity=1)
-    dots = dots.encode(x=x, y=y, shape=shaped(), color=coloured(), tooltip=hint)
-    panels = alt.layer(trained, band, line, dots, data=alt.NamedData("overview_by_length"))
-    return _panels(panels, f"Test {quality}, over length; dotted: training length")
+    shape = alt.Shape("variant:N", sort=None, legend=None)
+    dots = dots.encode(x=x, y=y, shape=shape, color=alt.Color("variant:N", sort=None, legend=None), tooltip=hint)
+    names = alt.Chart().mark_text(align="left", dx=8, fontSize=11)
+    names = names.encode(x=x, y=alt.Y("name_at:Q", title=title), text="name:N")
+    panels = alt.layer(trained, band, line, dots, names, data=alt.NamedData("overview_by_length"))
+    return _panels(panels, f"Test {quality}, over length; dotted: training length", columns=3)
 
 
-def _panels(panels: Chart, title: str) -> Chart:
-    """Small charts, one a task, in two columns."""
+def _panels(panels: Chart, title: str, columns: int) -> Chart:
+    """Small charts, one a task, side by side."""
     head = alt.Header(labelFontWeight="bold", labelLimit=330)
     chart = panels.properties(width=250, height=190).facet(
-        facet=alt.Facet("task:N", title=None, sort=None, header=head), columns=2
+        facet=alt.Facet("task:N", title=None, sort=None, header=head), columns=columns
     )
     return chart.resolve_scale(x="independent", y="independent").properties(
         title=alt.TitleParams(text=title, anchor="start")

@@ -8,7 +8,8 @@ from typing import Any
 import altair as alt
 
 from ..bench.board.report import SimplexFigure
-from .figures import COLOUR, PALETTE, Chart, inline, values
+from .colours import PALETTE, paint
+from .figures import COLOUR, Chart, inline, values
 
 SIDE = 340
 HEIGHT = SIDE * 3**0.5 / 2
@@ -54,19 +55,22 @@ def charts(figure: SimplexFigure) -> dict[str, Chart]:
 
 def two_choices(figure: SimplexFigure) -> Chart:
     """Weight of the first of two choices over the difference of their scores."""
-    return (
+    chart = (
         alt.Chart(inline(figure.choices))
         .mark_line()
         .encode(
             x=alt.X("lead:Q", title="score of the first choice less that of the second"),
             y=alt.Y("weight:Q", title="weight of the first choice"),
-            color=alt.Color("variant:N", scale=COLOUR, legend=alt.Legend(title=None)),
+            color=alt.Color("variant:N", legend=alt.Legend(title=None)),
             strokeDash=alt.StrokeDash("variant:N", legend=alt.Legend(title=None)),
             tooltip=["variant:N", alt.Tooltip("lead:Q", format=".2f"), alt.Tooltip("weight:Q", format=".3f")],
         )
         .properties(width=440, height=280, title="Two choices: weight of the first")
         .interactive()
+        .to_dict()
     )
+    paint(chart, dict.fromkeys(row["variant"] for row in figure.choices))
+    return alt.Chart.from_dict(chart)
 
 
 def surface(figure: SimplexFigure) -> Chart:

@@ -1,6 +1,6 @@
 """Swap the attention of a Hugging Face model: train a tiny Llama, convert it to 1.5-entmax, fine-tune, and compare.
 
-    python examples/huggingface.py            # needs attnbench[transformers]; seconds on two CPU cores
+    python examples/huggingface.py            # needs pip install '.[transformers]'; seconds on two CPU cores
 
 `attnbench convert PATH --to entmax15` does the same to a checkpoint of yours, with Records and boards.
 """

@@ -5,18 +5,25 @@ python tools/convert_figure.py RESULTS docs/huggingface.svg
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
 from attnbench.bench.run.convert_table import value_of
 from attnbench.bench.store.store import Store
+from attnbench.dashboards.colours import appearance
 
-COLOURS = ("#222222", "#3b6fb6", "#3a9d8f", "#c98a1b", "#b5423c")
+DASHES = ("", "7 3", "2 3", "7 3 2 3")
+"""Of variants of one mechanism, which have one colour."""
 LEFT, TOP, WIDTH, HEIGHT = 62, 46, 300, 200
 
 
 def text(x: float, y: float, words: str, anchor: str = "middle", size: int = 11, colour: str = "#222222") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">{words}</text>'
+
+
+def _stroke(colour: str, dash: str) -> str:
+    return f'stroke="{colour}" stroke-width="2"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
 
 def main(results: str, out: str) -> None:
@@ -36,15 +43,19 @@ def main(results: str, out: str) -> None:
     for t, x in across.items():
         parts.append(text(x, TOP + HEIGHT + 18, f"{t:g}"))
     parts.append(text(LEFT + WIDTH / 2, TOP + HEIGHT + 36, "temperature (divides the scores)"))
-    for step in range(5):
-        value = low + (high - low) * step / 4
+    for half in range(math.ceil(2 * low), math.floor(2 * high) + 1):
+        value = half / 2
         parts.append(f'<path d="M{LEFT} {down(value):.1f}h{WIDTH}" stroke="#dddddd"/>')
-        parts.append(text(LEFT - 6, down(value) + 4, f"{value:.2f}", "end"))
-    for colour, name in zip(COLOURS, names, strict=False):
+        parts.append(text(LEFT - 6, down(value) + 4, f"{value:.1f}", "end"))
+    looks = [appearance(name)[0] for name in names]
+    dashes = [DASHES[looks[:at].count(colour) % len(DASHES)] for at, colour in enumerate(looks)]
+    for name, colour, dash in zip(names, looks, dashes, strict=True):
         points = " ".join(f"{across[t]:.1f},{down(values[name, t]):.1f}" for t in temperatures)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-    for at, (colour, name) in enumerate(zip(COLOURS, names, strict=False)):
-        parts.append(text(LEFT + WIDTH + 14, TOP + 14 + 18 * at, name, "start", colour=colour))
+        parts.append(f'<polyline points="{points}" fill="none" {_stroke(colour, dash)}/>')
+    for at, (name, colour, dash) in enumerate(zip(names, looks, dashes, strict=True)):
+        y = TOP + 14 + 18 * at
+        parts.append(f'<path d="M{LEFT + WIDTH + 14} {y - 4}h24" {_stroke(colour, dash)}/>')
+        parts.append(text(LEFT + WIDTH + 44, y, name, "start"))
     shown = next(record for record in reversed(tuned) if str(record.cell.variant) != "softmax")
     zeros = {
         (int(m.where["layer"]), int(m.where["head"])): m.value
@@ -52,7 +63,7 @@ def main(results: str, out: str) -> None:
         if m.name == "sparsity" and "head" in m.where
     }
     layers, heads = (1 + max(key[axis] for key in zeros) for axis in (0, 1))
-    left, side = LEFT + WIDTH + 190, 42
+    left, side = LEFT + WIDTH + 220, 42
     parts.append(text(left + heads * side / 2, 22, f"Zeros of {shown.cell.variant} after fine-tuning", size=13))
     for (layer, head), share in zeros.items():
         x, y = left + head * side, TOP + layer * side

@@ -6,12 +6,15 @@ It stands above the rows. A reader of a board acts on it first, so it says what 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from ..core.cell import REFERENCE
+from ..core.metrics import Metric
+from ..score.contrasts import Contrast
+from ..stats.format import listed
 from ..stats.scoring import Verdict
 from .board import Row
-from .notes import some
 
 
 def nothing_ranked(unranked: Sequence[Row]) -> str:
@@ -32,38 +35,78 @@ def nothing_ranked(unranked: Sequence[Row]) -> str:
 
 
 def quality_headline(
-    verdicts: Mapping[str, Verdict], within: str, *, average: bool = False, behind: Collection[str] = ()
+    verdicts: Mapping[str, Verdict],
+    within: str,
+    *,
+    average: bool = False,
+    behind: Mapping[str, str] = MappingProxyType({}),
+    missed: str = "",
 ) -> str:
     """Who is better and worse than the reference, and of whom that cannot be told; empty for no verdicts.
 
     `within`: the margin in words. `average`: whether the verdicts are on a mean over tasks. `behind`: who is worse, be
-    it by more than the margin or not.
+    it by more than the margin or not, and by how much. `missed`: which gaps this board would miss, in words.
 
-    >>> quality_headline({"rela": "better", "linear": "worse", "local": "undecided"}, "1 point")
-    'Better than softmax: rela. Worse than softmax by more than 1 point: linear. Undecided: local.'
-    >>> quality_headline({"rela": "undecided", "local": "undecided"}, "1 point")
-    'None of the 2 variants can be told from softmax.'
-    >>> quality_headline({"rela": "undecided", "local": "undecided"}, "1 point", behind=["local"])
-    'Worse than softmax, perhaps by less than 1 point: local. Undecided: rela.'
+    >>> quality_headline({"rela": "better", "linear": "worse", "local": "undecided"}, "1 point", missed="5 points")
+    'Better than softmax: rela. Worse than softmax by more than 1 point: linear. Undecided (gaps below 5 points would \
+be missed): local.'
+    >>> quality_headline({"rela": "undecided", "local": "undecided"}, "1 point", missed="5 points")
+    'No variant differs measurably from softmax (gaps below 5 points would be missed).'
+    >>> quality_headline({"rela": "undecided", "local": "undecided"}, "1 point", behind={"local": "by 0.1 to 3 points"})
+    'Worse than softmax: local (by 0.1 to 3 points). Undecided: rela.'
     """
     groups: dict[str, list[str]] = {"better": [], "within margin": [], "worse": [], "behind": [], "undecided": []}
     for name, found in verdicts.items():
-        groups["behind" if found == "undecided" and name in behind else found].append(name)
+        if found == "undecided" and name in behind:
+            groups["behind"].append(f"{name} ({behind[name]})")
+        else:
+            groups[found].append(name)
     of = f"the average of {REFERENCE}" if average else REFERENCE
+    gaps = f" (gaps below {missed} would be missed)" if missed else ""
     if verdicts and len(groups["undecided"]) == len(verdicts):
-        return (
-            f"None of the {len(verdicts)} variants can be told from {of}."
-            if len(verdicts) > 1
-            else f"{some(groups['undecided'])} cannot be told from {of}."
-        )
+        who = "No variant differs" if len(verdicts) > 1 else f"{groups['undecided'][0]} does not differ"
+        return f"{who} measurably from {of}{gaps}."
     words = {
         "better": f"Better than {of}",
         "within margin": f"At most {within} worse than {of}",
         "worse": f"Worse than {of} by more than {within}",
-        "behind": f"Worse than {of}, perhaps by less than {within}",
-        "undecided": "Undecided",
+        "behind": f"Worse than {of}",
+        "undecided": f"Undecided{gaps}",
     }
-    return " ".join(f"{words[found]}: {some(names)}." for found, names in groups.items() if names)
+    return " ".join(f"{words[found]}: {', '.join(names)}." for found, names in groups.items() if names)
+
+
+def describe_gaps(undecided: Iterable[Contrast], metric: Metric) -> str:
+    """The differences that a board would miss, from the smallest to the largest of these variants, in words."""
+    effects = sorted(gap.minimal_detectable_effect() for gap in undecided if gap.has_enough_seeds)
+    if not effects:
+        return ""
+    least, most = metric.value(effects[0]), metric.value(effects[-1])
+    return f"{least if least == most else f'{least} to {most}'} {metric.of_difference}"
+
+
+def describe_losses(contrasts: Mapping[str, Contrast], metric: Metric) -> dict[str, str]:
+    """By how much each variant that is worse than the reference is worse, or that more of its trainings fail."""
+    return {
+        name: f"by {metric.value(-gap.interval.high)} to {metric.value(-gap.interval.low)} {metric.of_difference}"
+        if gap.interval.high < 0
+        else "more of its trainings fail"
+        for name, gap in contrasts.items()
+        if gap.is_behind
+    }
+
+
+def where_better(by_task: Mapping[str, Sequence[str]]) -> str:
+    """Who is better than the reference on which tasks of a suite.
+
+    >>> where_better({"copy": ["rela", "entmax15"], "max": []})
+    'Better than softmax on copy: rela, entmax15. On max no variant is better.'
+    """
+    winners = [f"Better than {REFERENCE} on {task}: {', '.join(names)}." for task, names in by_task.items() if names]
+    others = [task for task, names in by_task.items() if not names]
+    if winners and others:
+        winners.append(f"On {listed(others)} no variant is better.")
+    return " ".join(winners)
 
 
 def cost_headline(faster: Mapping[str, bool | None], fastest: str = "") -> str:
@@ -86,4 +129,4 @@ def cost_headline(faster: Mapping[str, bool | None], fastest: str = "") -> str:
         words[True] = "Also faster"
     else:
         said = []
-    return " ".join([*said, *(f"{words[found]}: {some(names)}." for found, names in groups.items() if names)])
+    return " ".join([*said, *(f"{words[found]}: {', '.join(names)}." for found, names in groups.items() if names)])

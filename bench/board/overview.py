@@ -1,6 +1,7 @@
 """Overview: what a page of many boards opens with, a pure function of their Reports.
 
-It names who leads each board and leaves the reasons to the boards behind it.
+It answers which attention is good for what in one table, names who leads each board, and leaves the reasons to the
+boards behind it. Boards that are not learned, or whose Records are of another version, are folded below the others.
 """
 
 from __future__ import annotations
@@ -13,12 +14,24 @@ from ..core.cell import REFERENCE
 from ..score.key import BoardKey
 from ..score.settings import LENGTH
 from ..stats.format import counted, listed
+from .abilities import ability_table, mechanism, told
 from .board import Board, Row, TableCell
-from .notes import some
 from .report import BoardSummary, FigureRow, FigureRows, Overview, Report, SummaryGroup
 
 MOST_VARIANTS = 12
-"""So many variants a picture of the overview shows; with more, lines cannot be told apart."""
+"""So many variants a picture of points shows; with more they cannot be told apart."""
+
+MOST_LINES = 6
+
+FIRST_LINES = ("softmax", "entmax15", "rela", "scalable-softmax", "linear", "local")
+"""The lines of a picture where they are there: one of each kind of mechanism, as the field knows them."""
+
+NAME_HEIGHT = 0.07
+"""The least distance of two names at the ends of lines, as a share of a panel's height."""
+
+NOT_LEARNED = "Not learned here"
+OLDER = "Made by older versions"
+COST = "Cost alone, without training"
 
 MOST_PANELS = 8
 
@@ -54,35 +67,48 @@ def suites_with_boards(
 
 
 def overview_of(reports: Sequence[Report]) -> Overview:
-    """The suites, then all other boards; each part by its newest Records, the newest first."""
+    """The suites, then all other boards; first what tells most variants apart."""
     newest_day = max((_day(report) for report in reports), default="")
     groups: dict[str, list[Report]] = {}
-    for report in reports:
-        groups.setdefault(report.group or _group_of(report), []).append(report)
+    for report in sorted(reports, key=_order):
+        groups.setdefault(_group_of(report), []).append(report)
     suites = {report.group for report in reports}
-    ordered = sorted(
-        groups.items(), key=lambda item: (item[0] in suites, max(report.newest for report in item[1])), reverse=True
-    )
-    tasks = [report for _, members in ordered for report in members]
-    quality, by_length, length_words = _by_length(tasks)
-    pareto, pareto_words = _pareto(tasks)
+    # of two suites the sort above has put first what tells more
+    ordered = sorted(groups.items(), key=lambda item: (_is_folded(item[0]), item[0] == COST, item[0] not in suites))
+    shown = [report for title, members in ordered if not _is_folded(title) for report in members]
+    quality, by_length, length_words = _by_length(shown)
+    pareto, pareto_words = _pareto(shown)
     keys = {record["key"] for report in reports for record in report.records}
-    stale = sum(bool(report.stale) for report in reports)
-    lead = [f"{counted(len(reports), 'board')} from {counted(len(keys), 'Record')}, the newest of {newest_day}."]
-    if stale:
-        some = "All of them are" if stale == len(reports) else f"{stale} of them {'is' if stale == 1 else 'are'}"
-        lead.append(f"{some} from older versions of the harness, and marked as stale.")
+    folded = len(reports) - len(shown)
+    lead = f"{counted(len(reports), 'board')} from {counted(len(keys), 'Record')}, the newest of {newest_day}."
+    if folded:
+        lead += f" {folded} of them, of older versions or not learned, {'is' if folded == 1 else 'are'} folded below."
     return Overview(
-        lead=" ".join(lead),
+        lead=lead,
+        answer=ability_table(shown),
         groups=tuple(
-            SummaryGroup(title=title, boards=tuple(_summary(report, newest_day) for report in members))
+            SummaryGroup(
+                title=title,
+                boards=tuple(_summary(report, newest_day) for report in members),
+                # where there is nothing else, it is what the reader came for
+                folded=(bool(shown) and _is_folded(title)) or (title == COST and len(groups) > 1),
+            )
             for title, members in ordered
         ),
         quality=quality,
         by_length=by_length,
         pareto=pareto,
-        left_out=tuple(filter(None, [length_words, pareto_words])),
+        left_out=(length_words, pareto_words),
     )
+
+
+def _order(report: Report) -> tuple[bool, float]:
+    """The average of a suite before its tasks, then what tells more variants apart."""
+    return report.board.ranked_by != "average", -told(report.board)
+
+
+def _is_folded(title: str) -> bool:
+    return title.startswith((NOT_LEARNED, OLDER))
 
 
 def _day(report: Report) -> str:
@@ -90,8 +116,14 @@ def _day(report: Report) -> str:
 
 
 def _group_of(report: Report) -> str:
+    if not report.board.learned:
+        return NOT_LEARNED
+    if report.stale:
+        return OLDER
+    if report.group:
+        return report.group
     if report.lengths or {record["lane"] for record in report.records} == {"time"}:
-        return "Cost alone, without training"
+        return COST
     return "Single tasks" if report.newest else "Published by others"
 
 
@@ -104,7 +136,7 @@ def _summary(report: Report, newest_day: str) -> BoardSummary:
     return BoardSummary(
         report=report.name,
         title=board.title.removesuffix(f", {report.group.partition(', ')[2]}") if report.group else board.title,
-        leaders=some([row.name for row in leaders]),
+        leaders=listed([row.name for row in leaders]),
         place=f"rank {place}" if place else "",
         result=_span(board, leaders),
         reference=_span(board, reference),
@@ -165,24 +197,44 @@ def _by_length(reports: Sequence[Report]) -> tuple[str, FigureRows, str]:
     quality = with_lengths[0][0].quality
     shown = [pair for pair in with_lengths if pair[0].quality == quality][:MOST_PANELS]
     names = list(dict.fromkeys(name for report, _ in shown for name in _variants(report)))
-    kept = names[:MOST_VARIANTS]
+    wanted = [name for first in FIRST_LINES for name in names if mechanism(name) == first]
+    kept = [*wanted, *(name for name in names if name not in wanted)][:MOST_LINES]
     titles = _titles([report for report, _ in shown])
     for (report, curves), title in zip(shown, titles, strict=True):
         trained = report.trained[0]["length"] if report.trained else None
-        # in one order on all panels, so that each variant keeps its colour
         own = {(point["variant"], point["at"]): point for point in curves.points if point["chosen"]}
+        points = [(name, at, own[name, at]) for name in kept for (one, at) in sorted(own) if one == name]
+        last = max((at for _, at, _ in points), default=0)
+        ends = _beside({name: point["value"] for name, at, point in points if at == last}, quality)
         found += [
             {
                 "task": title,
-                **{name: point[name] for name in ("variant", "at", "value", "low", "high")},
+                "variant": name, "at": at, **{each: point[each] for each in ("value", "low", "high")},
                 "trained": trained,
+                "name": mechanism(name) if at == last else "",
+                "name_at": ends.get(name) if at == last else None,
             }
-            for kept_name in kept
-            for (variant, _), point in sorted(own.items())
-            if variant == kept_name
-        ]
-    words = f"Over lengths: the first {len(kept)} of {len(names)} variants." if len(names) > len(kept) else ""
+            for name, at, point in points
+        ]  # fmt: skip
+    words = f"{len(kept)} of {len(names)} variants; the boards have all." if len(names) > len(kept) else ""
     return quality, tuple(found), words
+
+
+def _beside(ends: dict[str, float], quality: str) -> dict[str, float]:
+    """Where the name of each line stands: beside its end, and so far from the next that both can be read."""
+    low, high = (
+        (0.0, 100.0) if quality.endswith("%") else (min(ends.values(), default=0), max(ends.values(), default=1))
+    )
+    gap = NAME_HEIGHT * (high - low)
+    places: dict[str, float] = {}
+    above = math.inf
+    for name, value in sorted(ends.items(), key=lambda item: -item[1]):
+        places[name] = above = min(value, above - gap)
+    # names that went below the panel push those above them up again
+    below = low - gap
+    for name in reversed(places):
+        places[name] = below = max(places[name], below + gap)
+    return places
 
 
 def _variants(report: Report) -> list[str]:
@@ -191,10 +243,8 @@ def _variants(report: Report) -> list[str]:
 
 
 def _pareto(reports: Sequence[Report]) -> tuple[FigureRows, str]:
-    """The points of each board with three or more, and what is left out: tasks that the reference did not learn."""
-    plotted = [report for report in reports if len(report.pareto) > 2]
-    unlearned = [report.board.title.partition(",")[0] for report in plotted if not report.board.learned]
-    shown = [report for report in plotted if report.board.learned][:MOST_PANELS]
+    """The points of each board with three or more, and what is left out in words."""
+    shown = [report for report in reports if len(report.pareto) > 2][:MOST_PANELS]
     names = list(dict.fromkeys(point["variant"] for report in shown for point in report.pareto))
     kept = names[:MOST_VARIANTS]
     found = []
@@ -207,12 +257,7 @@ def _pareto(reports: Sequence[Report]) -> tuple[FigureRows, str]:
             for name in kept
             if name in points
         ]
-    words = [
-        f"Quality against cost leaves out {listed(unlearned)}, which {REFERENCE} did not learn." if unlearned else ""
-    ]
-    if len(names) > len(kept):
-        words.append(f"Quality against cost: the first {len(kept)} of {len(names)} variants.")
-    return tuple(found), " ".join(filter(None, words))
+    return tuple(found), f"{len(kept)} of {len(names)} variants." if len(names) > len(kept) else ""
 
 
 def _apart(points: Sequence[FigureRow]) -> set[str]:

@@ -45,8 +45,9 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "key", "variant", "lane", "seed", "outcome", "reason", "machine", "started", "seconds", "digest", "numbers",
         "implementation",
     ),
-    # of an overview: mean test result at one length of one task; `trained`: the longest sequences of training, or None
-    "by_length": ("task", "variant", "at", "value", "low", "high", "trained"),
+    # of an overview: mean test result at one length of one task; `trained`: the longest sequences of training, or None;
+    # `name`, at `name_at`: the name at the end of a line
+    "by_length": ("task", "variant", "at", "value", "low", "high", "trained", "name", "name_at"),
     # of an overview: `pareto` with the task and its metric; `name`: empty off the frontier
     "task_pareto": (
         "task", "name", "variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high",
@@ -133,26 +134,54 @@ class BoardSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryGroup:
-    """Boards under one heading of an overview, such as a suite with its tasks."""
+    """Boards under one heading of an overview, such as a suite with its tasks; `folded`: shown once it is opened."""
 
     title: str
     boards: tuple[BoardSummary, ...]
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ability:
+    """A column of the first table: a task or a cost. `report`: name of its Report. `unit`: what its numbers are."""
+
+    title: str
+    report: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbilityCell:
+    """`verdict`: against softmax, `better` or `worse` where the interval shows it, else empty. `hint`: all of it."""
+
+    text: str
+    verdict: Literal["better", "worse", ""] = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbilityTable:
+    """The first answer of a page: variant × ability. `rows`: a mechanism with a cell for each of `columns`, or None."""
+
+    columns: tuple[Ability, ...]
+    rows: tuple[tuple[str, tuple[AbilityCell | None, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What a page opens with: all boards with who leads each, and two pictures of all tasks.
+    """What a page opens with: who is good at what, all boards with who leads each, and two pictures of all tasks.
 
-    `lead`: what there is, in one or two sentences. `quality`: the metric of `by_length`, with its unit.
-    `left_out`: what the pictures leave out, in words; empty for nothing.
+    `lead`: what there is, in one or two sentences. `answer`: None where no board tells anything. `quality`: the metric
+    of `by_length`, with its unit. `left_out`: what either picture leaves out, in words; empty for nothing.
     """
 
     lead: str
+    answer: AbilityTable | None = None
     groups: tuple[SummaryGroup, ...]
     quality: str = ""
     by_length: FigureRows = ()
     pareto: FigureRows = ()
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Column, Note, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell, share_cell
 from .columns import Cell, cells_of, finished, plain_columns, when
-from .headline import nothing_ranked, quality_headline
+from .headline import describe_gaps, describe_losses, nothing_ranked, quality_headline, where_better
 from .notes import note, some
 from .preset_text import short_preset
 from .quality_notes import comparison_notes
@@ -138,9 +138,18 @@ def board_for_suite(
     ranked, unranked = split_by_rank(order, rows)
     compared = {name: found for name, found in gaps.items() if name in complete}
     verdicts = {name: found.verdict(metric.margin / metric.points) for name, found in compared.items()}
-    behind = [name for name, found in compared.items() if found.is_behind]
+    missed = describe_gaps([found for name, found in compared.items() if verdicts[name] == "undecided"], metric)
+    losses = describe_losses(compared, metric)
+    ahead = {task: _ahead(contrasts[task], complete, metric) for task in averaged if task in contrasts}
     answer = (
-        quality_headline(verdicts, metric.margin_words(metric.margin), average=True, behind=behind)
+        " ".join(
+            [
+                where_better(ahead),
+                quality_headline(
+                    verdicts, metric.margin_words(metric.margin), average=True, behind=losses, missed=missed
+                ),
+            ]
+        ).strip()
         if ranked
         else nothing_ranked(unranked)
     )
@@ -168,6 +177,12 @@ def board_for_suite(
         ranked_by="average",
     )
     return finished(board)
+
+
+def _ahead(contrasts: Contrasts, names: Sequence[str], metric: Metric) -> list[str]:
+    """Who is better than the reference on one task."""
+    gaps = {name: contrasts.to_reference(name) for name in names}
+    return [name for name, gap in gaps.items() if gap and gap.verdict(metric.margin / metric.points) == "better"]
 
 
 def _left_out(unlearned: Sequence[str], averaged: Sequence[str]) -> str:

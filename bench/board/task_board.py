@@ -15,7 +15,7 @@ from .attention_tables import attention_boards, attention_notes
 from .board import NO_RIVAL, Board, Row, split_by_rank
 from .cells import EMPTY, level_cell
 from .columns import cells_of, finished, plain_columns
-from .headline import nothing_ranked, quality_headline
+from .headline import describe_gaps, describe_losses, nothing_ranked, quality_headline
 from .preset_text import short_preset
 from .quality_notes import (
     baseline_notes,
@@ -63,8 +63,9 @@ def board_for_task(
     order = context.contrasts.rank_intervals(complete) if len(complete) > 1 else []
     ranked, unranked = split_by_rank(order, rows)
     verdicts = {name: found for name in names if (found := verdict_on(context, name)) is not None}
-    contrasts = {name: context.contrasts.to_reference(name) for name in verdicts}
-    behind = [name for name, found in contrasts.items() if found is not None and found.is_behind]
+    contrasts = {name: gap for name in verdicts if (gap := context.contrasts.to_reference(name)) is not None}
+    losses = describe_losses(contrasts, metric)
+    missed = describe_gaps([gap for name, gap in contrasts.items() if verdicts[name] == "undecided"], metric)
     gaps = [gap for name in sorted(complete) if (gap := context.contrasts.to_reference(name)) and gap.has_enough_seeds]
     by_set = scores_by_set(table, board_key, metric, sets)
     attention = attention_boards(table, board_key) if by_set else []
@@ -86,9 +87,13 @@ def board_for_task(
     )
     unlearned = nothing_learned(context)
     answer = (
-        quality_headline(verdicts, metric.margin_words(context.margin), behind=behind)
-        if ranked
-        else nothing_ranked(unranked)
+        ""
+        if unlearned
+        else (
+            quality_headline(verdicts, metric.margin_words(context.margin), behind=losses, missed=missed)
+            if ranked
+            else nothing_ranked(unranked)
+        )
     )
     board = Board(
         name=board_key.name,
@@ -131,8 +136,8 @@ def nothing_learned(context: BoardContext) -> str:
     if constant is None or reference is None or not is_unlearned(reference):
         return ""
     return (
-        f"{REFERENCE} did not learn this task ({sum(reference.above_by_seed)} of {len(reference.seeds)} seeds above "
-        f"{constant.name}, {context.metric.value(constant.score)}), so no variant counts as no worse."
+        f"Even {REFERENCE} learned nothing here ({sum(reference.above_by_seed)} of {len(reference.seeds)} seeds above "
+        f"{constant.name}, {context.metric.value(constant.score)}), so this board compares nothing."
     )
 
 

@@ -38,6 +38,7 @@ def dashboard(
     """Write one self-contained page: an overview, boards, frontiers, lengths, training curves and all Records."""
     needs_extra()
     from ...dashboards.figures import figures as figures_of
+    from ...dashboards.overview_figures import overview_figures
     from .. import api
     from ..stats.format import counted
 
@@ -50,6 +51,7 @@ def dashboard(
             for report in reports
             for name, chart in figures_of(report).items()
         }
+        charts |= {f"overview-{name}": chart for name, chart in overview_figures(api.overview(reports)).items()}
         save(charts, out / "figures", figures)
         say(f"{out / 'figures'}: {counted(len(charts), 'figure')}")
 

@@ -125,7 +125,9 @@ def plan(
     cost = ", and ".join(part for part in (known, unknown) if part)
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
     if guessed:
-        tested = "not tested on any GPU" if len(guessed) > 1 else "9 in 10 of the stored trainings lie within a factor of 2"
+        tested = (
+            "not tested on any GPU" if len(guessed) > 1 else "9 in 10 of the stored trainings lie within a factor of 2"
+        )
         say(f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}.")
 
 

@@ -275,16 +275,17 @@
 
   // the chart in so much room; a copy, since a wider window must find the wide one again
   function fitted(spec, room, data, longest) {
-    const copy = structuredClone(spec);
+    const copy = JSON.parse(JSON.stringify(spec));
+    const names = 6 * Math.max(0, ...data.map((row) => (row.name || "").length));
     const walk = (part) => {
       if (part.facet && part.spec) {
         const step = part.spec.width?.step;
         const heads = Math.max(1, ...data.map((row) => row.head + 1 || 1));
         // a panel is at least as wide as the name above it
         const above = Math.min(part.facet.header?.labelLimit ?? 0, 6 * longest);
-        const least = step ? Math.max(step * heads, above) + 34 : 230;
+        const least = step ? Math.max(step * heads, above) + 34 : 230 + names;
         part.columns = Math.max(1, Math.min(part.columns * (step ? 3 : 1), Math.floor(room / least)));
-        if (!step) part.spec.width = Math.floor(room / part.columns) - 52;
+        if (!step) part.spec.width = Math.floor(room / part.columns) - 52 - names;
       } else {
         if (typeof part.width === "number") part.width = room;
         for (const name of ["layer", "hconcat", "vconcat", "concat"]) (part[name] || []).forEach(walk);
@@ -295,22 +296,24 @@
     return copy;
   }
 
-  // a variant has one colour and one shape in all figures that are shown together; a legend names its own variants
-  function named(spec, order, data) {
+  // a variant has its colour and shape in all figures; softmax's black is white on a dark ground
+  function named(spec, order, data, ink) {
     const own = new Set(data.map((row) => row.variant));
     const values = order.filter((name) => own.has(name));
+    const look = (at) => order.map((name) => shared.colours[name][at]);
     const walk = (part) => {
-      for (const channel of ["color", "stroke", "fill", "shape"].map((name) => part.encoding?.[name])) {
-        if (channel?.field !== "variant") continue;
-        // of channels with one domain Vega-Lite makes one legend, and none where one of them wants none
-        channel.scale = { ...channel.scale, domain: channel.legend ? order : [...order, ""] };
+      for (const [name, channel] of Object.entries(part.encoding || {})) {
+        if (channel.field !== "variant" || !["color", "stroke", "fill", "shape"].includes(name)) continue;
+        channel.scale = { domain: order, range: look(name === "shape" ? 1 : 0) };
         if (channel.legend) channel.legend = { ...channel.legend, values };
+        // of channels with one domain Vega-Lite makes one legend, and none where one of them wants none
+        else channel.scale = { domain: [...order, ""], range: [...channel.scale.range, ink] };
       }
       for (const name of ["layer", "hconcat", "vconcat", "concat"]) (part[name] || []).forEach(walk);
       if (part.spec) walk(part.spec);
     };
     walk(spec);
-    return spec;
+    return JSON.parse(JSON.stringify(spec).replaceAll('"#000000"', JSON.stringify(ink)));
   }
 
   // the variants with data, in the order of the board
@@ -391,7 +394,7 @@
         legend: { ...words, orient: "bottom", columns, labelLimit: 320 },
         title: { color: ink, subtitleColor: ink }, view: { stroke: line }, text: { color: ink },
       };
-      const spec = named(fitted(shared.charts[chart], room, all, longest), order, all);
+      const spec = named(fitted(shared.charts[chart], room, all, longest), order, all, ink);
       spec.datasets = { ...spec.datasets, ...rows };
       figure.append(asTable(name, sets, data));
       vegaEmbed(mount, spec, { config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })
@@ -435,10 +438,38 @@
     return details;
   }
 
+  // who is good at what: each number with the mark and the colour of its difference from softmax
+  function drawAnswer() {
+    const { columns, rows } = overview.answer || { columns: [], rows: [] };
+    $("answer").hidden = !rows.length;
+    const head = make("tr");
+    head.append(make("th", "attention", { scope: "col" }));
+    for (const { title, report, unit } of columns) {
+      const at = blocks.findIndex((block) => block.dataset.name === report);
+      const cell = make("th", null, { scope: "col" });
+      cell.append(make("a", title, { href: address(at, ["theme"]) }), make("small", unit));
+      head.append(cell);
+    }
+    const body = make("tbody");
+    for (const [name, cells] of rows) {
+      const line = make("tr");
+      line.append(make("th", name, { scope: "row" }));
+      for (const cell of cells) {
+        const mark = { better: " ▲", worse: " ▼" }[cell?.verdict] ?? "";
+        line.append(make("td", cell ? cell.text + mark : "", { className: cell?.verdict ?? "", title: cell?.hint ?? "" }));
+      }
+      body.append(line);
+    }
+    const top = make("thead");
+    top.append(head);
+    $("answer-table").replaceChildren(caption("Test result of each attention on each task, and its cost"), top, body);
+  }
+
   function drawOverview() {
     $("lead").textContent = overview.lead;
+    drawAnswer();
     $("groups").replaceChildren(...overview.groups.flatMap((group, number) => {
-      const title = make("h3", group.title, { id: `group-${number}` });
+      const title = make(group.folded ? "span" : "h3", group.title, { id: `group-${number}` });
       const head = make("tr");
       for (const text of ["task", "first place", "result", "what can be told", "newest Record"]) {
         head.append(make("th", text, { scope: "col", role: "columnheader" }));
@@ -465,7 +496,12 @@
       }
       const table = make("table", null, { className: "boards", role: "table" });
       table.append(caption(group.title), top, body);
-      return [title, scrolling(table, title.id)];
+      if (!group.folded) return [title, scrolling(table, title.id)];
+      const [fold, summary] = [make("details"), make("summary")];
+      const named = group.boards.length > 8 ? group.boards.length : group.boards.map((board) => board.title).join("; ");
+      summary.append(title, `: ${named}`);
+      fold.append(summary, scrolling(table, title.id));
+      return [fold];
     }));
   }
 

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from pages import HOSTILE, drawn, open_at, watch
 
-from attnbench.bench.board.report import BoardSummary, Overview, Report, SummaryGroup
+from attnbench.bench.board.report import (
+    Ability,
+    AbilityCell,
+    AbilityTable,
+    BoardSummary,
+    Overview,
+    Report,
+    SummaryGroup,
+)
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
 pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
@@ -39,8 +47,19 @@ def overview() -> Overview:
             data="data: surrogate" if state.startswith("stale") else "", is_average=False,
         )  # fmt: skip
 
+    cells = (AbilityCell(text="96.0", verdict="better", hint="entmax15: 96"), None)
+    answer = AbilityTable(
+        columns=(
+            Ability(title="lra-text", report="lra-text/quick", unit="accuracy, %"),
+            Ability(title="step", report="sweep", unit="against softmax"),
+        ),
+        rows=(("softmax", (AbilityCell(text="80.0"), AbilityCell(text="1×"))), (HOSTILE, cells)),
+    )
     lengths = tuple(
-        {"task": task, "variant": name, "at": at, "value": 60, "low": 50, "high": 70, "trained": 64}
+        {
+            "task": task, "variant": name, "at": at, "value": 60, "low": 50, "high": 70, "trained": 64,
+            "name": name if at == 256 else "", "name_at": 60 if at == 256 else None,
+        }
         for task in ("recall", "max") for name in NAMES for at in (64, 128, 256)
     )  # fmt: skip
     pareto = tuple(
@@ -60,7 +79,8 @@ def overview() -> Overview:
         quality="accuracy, %",
         by_length=lengths,
         pareto=pareto,
-        left_out=("Rest.",),
+        left_out=("Rest.", ""),
+        answer=answer,
     )
 
 
@@ -82,6 +102,9 @@ def test_the_page_opens_with_the_overview_and_each_board_is_one_link_away(page: 
     ]
     assert rows[1].startswith("sweep over lengths\n⚠ data: surrogate")
     assert rows[1].endswith("2026-01-01\nstale: older version")
+    answer = page.locator("#answer-table tbody tr")
+    assert answer.all_inner_texts() == ["softmax\t80.0\t1×", f"{HOSTILE}\t96.0 ▲\t"]
+    assert page.locator("#answer-table td.better").get_attribute("title") == "entmax15: 96"
     page.get_by_role("link", name="sweep over lengths").click()
     page.wait_for_selector("#figure-lengths[data-ready]")
     assert "q=sweep" in page.url and page.locator("#overview").is_hidden()
@@ -182,7 +205,8 @@ CONTRASTS = """() => {
 
 
 def test_lines_and_points_of_figures_stand_out_from_both_grounds() -> None:
-    from attnbench.dashboards.figures import GREY, PALETTE
+    from attnbench.dashboards.colours import PALETTE
+    from attnbench.dashboards.figures import GREY
 
     def light(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -200,7 +224,7 @@ def test_lines_and_points_of_figures_stand_out_from_both_grounds() -> None:
 
 def test_variants_of_one_shape_differ_clearly_in_colour() -> None:
     """By the distance in CIELAB: 2 can just be seen side by side."""
-    from attnbench.dashboards.figures import PALETTE, SHAPES
+    from attnbench.dashboards.colours import PALETTE, SHAPES
 
     def lab(colour: str) -> tuple[float, float, float]:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -277,7 +301,8 @@ def test_figures_use_the_width_and_the_page_never_scrolls_sideways(
         assert opened.evaluate("document.documentElement.scrollWidth") <= width
         if state != "#q=sweep":
             left = opened.locator("figure").evaluate_all("all => all.map(one => one.getBoundingClientRect().x)")
-            assert len({round(x) for x in left}) == columns
+            # the panels of the overview share one frame
+            assert len({round(x) for x in left}) == (columns if state else 1)
         # no figure is wider than its frame
         over = "[...document.querySelectorAll('figure')].filter(f => f.scrollWidth > f.clientWidth).map(f => f.id)"
         assert opened.evaluate(over) == []

@@ -216,10 +216,10 @@ def test_a_phone_scrolls_the_table_and_not_the_page(browser: object, file: Path)
     troubles = watch(phone)
     open_at(phone, file)
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
-    assert phone.evaluate("document.querySelector('.scroll').scrollWidth") > 390
+    assert phone.evaluate("document.querySelector('#board .scroll').scrollWidth") > 390
     assert phone.inner_text("#count") == "5 of 5 variants and baselines; scroll the table for more columns"
     assert phone.locator(".scroll.wider").count() == 1
-    phone.evaluate("document.querySelector('.scroll').scrollLeft = 10000")
+    phone.evaluate("document.querySelector('#board .scroll').scrollLeft = 10000")
     phone.wait_for_selector(".scroll.wider", state="detached")
     # sorting there leaves intervals below their values
     phone.locator("th button").first.click()
@@ -250,7 +250,7 @@ def test_an_opened_row_is_as_wide_as_a_phone_shows_of_its_table(browser: object,
     phone = browser.new_page(viewport={"width": 390, "height": 844})
     open_at(phone, file, f"#row={quote(HOSTILE)}")
     right = "name => document.querySelector(name).getBoundingClientRect().right"
-    assert phone.evaluate(right, ".detail pre") < phone.evaluate(right, ".scroll")
+    assert phone.evaluate(right, ".detail pre") < phone.evaluate(right, "#board .scroll")
     phone.close()
 
 

@@ -1,6 +1,7 @@
 """The overview: who leads each board, which suites are whole, what the pictures show, and what is stale."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -44,7 +45,7 @@ def only_summary(one: Report) -> object:
 
 def test_all_that_share_the_first_place_are_named_with_their_range() -> None:
     found = only_summary(report("recall", {"softmax": 88.0, "rela": 97.5, "entmax15": 99.0}))
-    assert (found.leaders, found.place) == ("softmax, rela, entmax15", "rank 1–4")
+    assert (found.leaders, found.place) == ("softmax, rela and entmax15", "rank 1–4")
     assert (found.result, found.reference, found.title) == ("88.0 to 99.0 %", "88.0 ± 1 %", "recall, preset quick")
 
 
@@ -83,25 +84,91 @@ def test_costs_are_named_as_ratios_from_slow_to_fast() -> None:
     assert only_summary(replace(report("sweep", {}), board=sweep)).result == "4.02× to 4.16× faster"
 
 
-def test_suites_come_first_and_the_newest_of_each_kind_before_the_others() -> None:
-    old, new = "2026-01-01", "2026-03-01"
+def ranked(*places: tuple[int, int]) -> Board:
+    """A board whose variants v0, v1, … have these rank intervals."""
+    found = board("", {f"v{at}": 50.0 for at in range(len(places))})
+    rows = (replace(row, first=first, last=last) for row, (first, last) in zip(found.ranked, places, strict=True))
+    return replace(found, ranked=tuple(rows))
+
+
+def test_what_tells_most_comes_first_and_nothing_stale_or_unlearned_is_open() -> None:
+    nothing, half, all_of_it = ranked((1, 2), (1, 2)), ranked((1, 1), (2, 3), (2, 3)), ranked((1, 1), (2, 2))
+    late = "2026-03-01"
+    once = {"length": 64, "variant": "v0", "ratio": 1, "low": 1, "high": 1}
     found = overview(
         [
-            report("lone", {"rela": 1.0}, new),
-            report("text", {"rela": 1.0}, old, group="Suite lra, preset quick", stale="older version"),
-            report("recall", {"rela": 1.0}, new, group="Suite synthetic, preset quick"),
+            report("lone", {}, late, board=half),
+            report("text", {}, group="Suite lra, preset quick", board=replace(nothing, title="text, preset quick")),
+            report("sweep", {}, board=all_of_it, lengths=(once,)),
+            report("copy", {}, group="Suite synthetic, preset quick", board=half),
+            report("max", {}, group="Suite synthetic, preset quick", board=all_of_it),
+            report("old", {}, stale="older version", board=all_of_it),
+            report("chance", {}, board=replace(all_of_it, learned=False), stale="older version"),
         ]
-    )
-    assert [group.title for group in found.groups] == [
-        "Suite synthetic, preset quick", "Suite lra, preset quick", "Single tasks",
-    ]  # fmt: skip
+    )  # fmt: skip
+    assert [(group.title, [one.report for one in group.boards], group.folded) for group in found.groups] == [
+        ("Suite synthetic, preset quick", ["max", "copy"], False),
+        ("Suite lra, preset quick", ["text"], False),
+        ("Single tasks", ["lone"], False),
+        ("Cost alone, without training", ["sweep"], True),
+        ("Made by older versions", ["old"], True),
+        ("Not learned here", ["chance"], True),
+    ]
     # within a suite the preset stands in its heading
-    assert [each.title for group in found.groups for each in group.boards] == ["recall", "text", "lone, preset quick"]
-    assert [each.state for group in found.groups for each in group.boards] == ["new", "stale: older version", "new"]
+    assert found.groups[1].boards[0].title == "text"
+    assert [one.state for group in found.groups for one in group.boards] == [
+        "", "", "", "new", "", "stale: older version", "stale: older version",
+    ]  # fmt: skip
     assert found.lead == (
-        "3 boards from 3 Records, the newest of 2026-03-01. 1 of them is from older versions of the harness, and "
-        "marked as stale."
+        "7 boards from 7 Records, the newest of 2026-03-01. 2 of them, of older versions or not learned, are folded "
+        "below."
     )
+
+
+def with_gaps(task: str, gaps: dict[str, tuple[float, float]], better: str = "higher") -> Board:
+    """A board whose differences from softmax have these intervals; in order of rank, all told apart."""
+    columns = (
+        Column(name="accuracy", title="accuracy", unit="%", better=better),
+        Column(name="gap", title="vs softmax", unit="points", better=better),
+    )
+    rows = tuple(
+        Row(
+            name=name, first=at, last=at,
+            entries=(TableCell(text=f"{at}.0 ± 1", bare=f"{at}.0", value=at),
+                     TableCell(text=f"{low:g} to {high:g}", value=low, low=low, high=high)),
+        )
+        for at, (name, (low, high)) in enumerate(gaps.items(), start=1)
+    )  # fmt: skip
+    return Board(name=task, title=f"{task}, preset quick", question="", columns=columns, ranked=rows)
+
+
+def test_the_first_table_says_who_is_better_at_what_and_at_which_cost() -> None:
+    gaps = {"rela": (1, 3), "local[window=8]": (-3, -1), "local": (-9, -5), "linear": (-1, 1)}
+    bits = {"rela": (0.1, 0.3), "linear": (-0.3, -0.1), "fox": (-1, 1)}
+    timed = [
+        {"variant": name, "length": length, "ratio": ratio, "low": 0.9 * ratio, "high": 1.1 * ratio, "pays": False}
+        for name, ratio in (("softmax", 1.0), ("linear", 0.25), ("rela", 1.05), ("linear[feature_map=relu]", 9.0))
+        for length in (64, 1024)
+    ]
+    found = overview(
+        [
+            report("copy", {}, board=with_gaps("copy", gaps)),
+            report("text", {}, board=with_gaps("text", bits, "lower")),
+            report("old", {}, board=with_gaps("old", gaps), stale="older version"),
+            report("sweep/box/step", {}, lengths=tuple(timed)),
+        ]
+    ).answer
+    assert [(column.title, column.report) for column in found.columns] == [
+        ("copy", "copy"), ("text", "text"), ("training step, 1,024 tokens", "sweep/box/step"),
+    ]  # fmt: skip
+    shown = {name: [cell and (cell.text, cell.verdict) for cell in cells] for name, cells in found.rows}
+    # fox is on one board alone; of two sets of parameters the plain name stands
+    assert shown == {
+        "rela": [("1.0", "better"), ("1.0", "worse"), ("1.05× slower", "")],
+        "linear": [("4.0", ""), ("2.0", "better"), ("4.00× faster", "better")],
+    }
+    assert found.rows[0][1][0].hint == "rela: 1.0 ± 1; against softmax: 1 to 3"
+    assert overview([report("text", {}, board=ranked((1, 2), (1, 2)))]).answer is None
 
 
 def test_a_suite_is_whole_where_each_task_has_one_board() -> None:
@@ -133,11 +200,29 @@ def test_lengths_of_all_tasks_leave_out_other_rates_and_baselines() -> None:
     other = replace(one, name="bleu", quality="BLEU")
     found = overview([one, other])
     assert found.quality == "accuracy, %" and {point["task"] for point in found.by_length} == {"recall"}
-    # in the order of the board, so that a variant has one colour on all panels
     assert [(point["variant"], point["at"]) for point in found.by_length] == [
         (name, at) for name in ("softmax", "rela") for at in (64.0, 128.0)
     ]
     assert {point["trained"] for point in found.by_length} == {64.0}
+
+
+def test_six_lines_have_their_names_beside_their_ends_none_over_another() -> None:
+    levels = {f"v{at}": 100.0 for at in range(5)} | {"local[flange=16]": 1.0, "softmax": 100.0, "linear": 0.0}
+    points = tuple(
+        {"variant": name, "at": at, "value": level, "low": level, "high": level, "chosen": True}
+        for name, level in levels.items()
+        for at in (64.0, 128.0)
+    )
+    curves = SettingCurves(axis="length", title="Accuracy by length", quantity="quality", points=points)
+    found = overview([report("recall", levels, settings=(curves,))])
+    ends = {point["name"]: point["name_at"] for point in found.by_length if point["at"] == 128.0}
+    # those that the field knows first, then the others in order of the board
+    assert list(ends) == ["softmax", "linear", "local", "v0", "v1", "v2"]
+    assert all(not point["name"] for point in found.by_length if point["at"] == 64.0)
+    heights = sorted(ends.values())
+    assert all(after - before >= 6.99 for before, after in pairwise(heights))
+    assert heights[0] >= 0 and heights[-1] <= 100
+    assert found.left_out[0] == "6 of 8 variants; the boards have all."
 
 
 def test_frontiers_leave_out_what_the_reference_did_not_learn() -> None:
@@ -152,7 +237,7 @@ def test_frontiers_leave_out_what_the_reference_did_not_learn() -> None:
         )
     )  # fmt: skip
     text = report("lra-text", {"softmax": 60.0}, pareto=points)
-    unlearned = replace(report("lra-image", {"softmax": 10.0}, pareto=points))
+    unlearned = report("lra-image", {"softmax": 10.0}, pareto=points)
     unlearned = replace(unlearned, board=replace(unlearned.board, learned=False))
     found = overview([text, unlearned])
     assert {point["task"] for point in found.pareto} == {"lra-text: accuracy, %"}
@@ -160,7 +245,6 @@ def test_frontiers_leave_out_what_the_reference_did_not_learn() -> None:
     assert {point["variant"]: point["name"] for point in found.pareto} == {
         "softmax": "softmax", "rela": "", "linear": "linear", "local": "",
     }  # fmt: skip
-    assert found.left_out == ("Quality against cost leaves out lra-image, which softmax did not learn.",)
 
 
 @pytest.fixture
@@ -187,9 +271,11 @@ def test_a_folder_with_a_whole_suite_has_its_average_before_its_tasks(two_tasks)
             "selective-copy/quick/regenerated/validation/protocol 1",
         )
     ]
-    average, recall, _ = overview(found).groups[0].boards
+    # the Records of the bench name no version of the harness, and there are no others
+    (old,) = overview(found).groups
+    assert old.title == "Made by older versions" and not old.folded
+    average, recall, _ = old.boards
     assert average.is_average and not recall.is_average
     assert (average.leaders, average.result) == ("softmax", "80.0 %") and recall.result.startswith("80.0 ± ")
-    # the Records of the bench name no version of the harness
     assert average.state == "stale: older version"
     assert [each.name for each in reports(two_tasks, task="recall")] == [found[1].name]

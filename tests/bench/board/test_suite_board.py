@@ -145,7 +145,9 @@ def test_a_suite_averages_one_code_of_a_variant(bench) -> None:
 def test_the_smallest_difference_of_averages_that_would_be_found_is_said(bench) -> None:
     found = board(filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "b": {"softmax": 0.4, "rela": 0.36}}))
     assert notes(found, "power")[0] in found.shown_notes
-    assert found.headline == "Better than the average of softmax: rela."
+    assert found.headline == (
+        "Better than softmax on a: rela. On b no variant is better. Better than the average of softmax: rela."
+    )
 
 
 def test_the_model_without_attention_competes_only_where_the_suite_names_it(bench) -> None:

@@ -63,7 +63,7 @@ def test_margin_decides_what_is_no_worse(bench) -> None:
     b.train("softmax", [], correct=[flips(0.60)] * 3)
     b.train("rela", [], correct=[flips(0.585)] * 3)
     assert entry(board(b), "rela", "verdict").text == "worse by > 0"
-    assert board(b).headline == "Worse than softmax, perhaps by less than 1 point: rela."
+    assert board(b).headline == "Worse than softmax: rela (by 0.8 to 2.2 points)."
     assert entry(board(b, margin=3.0), "rela", "verdict").text == "within 3 points"
     assert entry(board(b, margin=0.5), "rela", "verdict").text == "worse by > 0.5 points"
 
@@ -408,7 +408,7 @@ def test_a_reference_that_did_not_learn_is_said_first_and_nobody_is_no_worse(ben
     assert entry(board(b, margin=20.0), "rela", "verdict").text == "within 20 points"
     majority(b, 0.5)
     found = board(b, margin=20.0)
-    assert found.headline.startswith("softmax did not learn this task (0 of 3 seeds above majority, 50.0)")
+    assert found.headline.startswith("Even softmax learned nothing here (0 of 3 seeds above majority, 50.0)")
     assert entry(found, "rela", "verdict").text == "undecided" and row(found, "rela").place
 
 
