@@ -91,11 +91,16 @@ class ElementwiseMap(ScoredVariant):
         first = pair[0].masked_fill(~allowed, 0.0)
         return first, first if pair[1] is pair[0] else pair[1].masked_fill(~allowed, 0.0)
 
+    def _written(self) -> Written | str:
+        """The map in C++, compiled, or the reason why it cannot be."""
+        options, sums = tuple(self.options.items()), self.normaliser == "sum"
+        return _write(type(self).__name__, type(self).map, tuple(self.learned), sums, options)
+
     def supports(self, shape: AttentionShape) -> str | None:
         reason = super().supports(shape) or refusal(self.impl, shape, dropping=self.drops_inside)
         if reason or self.impl != "cpp":
             return reason
-        written = _written(type(self), tuple(self.options.items()))
+        written = self._written()
         return f"impl=cpp: {written}" if isinstance(written, str) else None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -107,7 +112,7 @@ class ElementwiseMap(ScoredVariant):
             cpu_kernels=True,
         )
         drop = WeightDropout.drawn(self.weight_dropout, query.device)
-        written = _written(type(self), tuple(self.options.items())) if self.implementation == "cpp" else ""
+        written = self._written() if self.implementation == "cpp" else ""
         if isinstance(written, str):
             self.implementation = "eager"
             weights = self.weights(query, key, mask)
@@ -155,7 +160,8 @@ def elementwise_map(
         parameters.__annotations__ = {**{p.name: hints[p.name] for p in kept if p.name in hints}, "impl": Impl}
         members = {
             **{"__module__": function.__module__, "__doc__": function.__doc__, "paper": paper, "equation": equation},
-            **{"normaliser": normaliser, "sink_score": sink, "epsilon": epsilon, "learned": learned or {}, **attributes},
+            **{"normaliser": normaliser, "sink_score": sink, "epsilon": epsilon, "learned": learned or {}},
+            **attributes,
             # of a class, a plain function would be bound to the instance
             **{"map": staticmethod(function), "parameters_from": staticmethod(parameters)},
         }
@@ -172,15 +178,17 @@ def _taken(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 @cache
-def _written(kind: type[ElementwiseMap], options: tuple[tuple[str, Any], ...]) -> Written | str:
-    """The map in C++, compiled, or the reason why it cannot be; said once."""
+def _write(
+    name: str, function: Callable[..., Any], learned: tuple[str, ...], sums: bool, options: tuple[tuple[str, Any], ...]
+) -> Written | str:
+    """A map in C++, compiled, or the reason why it cannot be, which is said once."""
     from ..kernels.cpu.written import write
 
-    function = partial(kind.map, **dict(options))
     try:
-        written = write(function, _taken(kind.map), tuple(kind.learned), kind.normaliser == "sum")
-        written.address  # compiles it  # noqa: B018
+        written = write(partial(function, **dict(options)), _taken(function), learned, sums)
+        # compiles it
+        _ = written.address
     except (Unsupported, RuntimeError) as error:
-        print(f"attnbench: {kind.__name__} runs eagerly: {error}", file=sys.stderr, flush=True)
+        print(f"attnbench: {name} runs eagerly: {error}", file=sys.stderr, flush=True)
         return str(error)
     return written

@@ -85,7 +85,8 @@ def flags() -> tuple[str, ...]:
 def folders(unit: str = "") -> list[Path]:
     """Where the library for this source, these flags and this PyTorch may lie; the first that can be trusted counts.
 
-    unit: the source, where it is not that of the kernels here. ATTNBENCH_CACHE may name a folder that several users share; the user's own follows it.
+    unit: the source, where it is not that of the kernels here.
+    ATTNBENCH_CACHE may name a folder that several users share; the user's own follows it.
     """
     given = hashlib.sha256(unit.encode())
     for path in (*(() if unit else SOURCES), *HEADERS):

@@ -17,9 +17,9 @@ _VECTOR = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """lowers, limits: (batch, queries), int32, the first packed key that each query may see, and the one after its last;
-    neither ever falls. order: (batch, keys), the real keys first, each kind in its order; None where they stand so
-    already.
+    """lowers, limits: (batch, queries), int32, the first packed key that each query may see, and the one after its
+    last; neither ever falls. order: (batch, keys), the real keys first, each kind in its order; None where they stand
+    so already.
     """
 
     lowers: Tensor

@@ -41,7 +41,8 @@ def tiled_attention(
     given = learned or {}
     if isinstance(sink, float):
         sink = torch.full((query.shape[1],), sink)
-    return cast(Tensor, _Sums.apply(query, key, value, sink, mask, written, drop, epsilon, tuple(given), *given.values()))  # type: ignore[no-untyped-call]
+    further = mask, written, drop, epsilon, tuple(given)
+    return cast(Tensor, _Sums.apply(query, key, value, sink, *further, *given.values()))  # type: ignore[no-untyped-call]
 
 
 class _Sums(torch.autograd.Function):
@@ -59,7 +60,7 @@ class _Sums(torch.autograd.Function):
         names: tuple[str, ...],
         *learned: Tensor,
     ) -> Tensor:
-        batch, heads, queries, _ = query.shape
+        batch, _, queries, _ = query.shape
         ctx.packing = packing = Packing.of(mask, batch, queries, key.shape[2])
         ctx.drop, ctx.written, ctx.names = drop, written, names
         ctx.scale = query.shape[-1] ** -0.5

@@ -22,7 +22,7 @@ MOST_NUMBERS = 15
 _UNARY = {
     **{name: f"{{0}}.{name}()" for name in ("neg", "abs", "log", "log1p", "expm1", "sqrt", "rsqrt", "tanh", "sin")},
     **{name: f"{{0}}.{name}()" for name in ("cos", "erf", "erfc", "reciprocal", "floor", "ceil", "trunc")},
-    **{name: "{0}" for name in ("detach", "alias", "clone", "_to_copy")},
+    **dict.fromkeys(("detach", "alias", "clone", "_to_copy"), "{0}"),
     "exp": "exp({0})",
     "sigmoid": "sigmoid({0})",
     "sign": "sign({0})",
@@ -42,7 +42,12 @@ _BINARY = {
     "sigmoid_backward": "({0} * {1} * (Vec(1.0f) - {1}))",
     "tanh_backward": "({0} * (Vec(1.0f) - {1} * {1}))",
 }
-_SIMPLE = {**_UNARY, **_BINARY, "where": "select({0}, {1}, {2})", "threshold_backward": "select({1} <= {2}, Vec(0.0f), {0})"}
+_SIMPLE = {
+    **_UNARY,
+    **_BINARY,
+    "where": "select({0}, {1}, {2})",
+    "threshold_backward": "select({1} <= {2}, Vec(0.0f), {0})",
+}
 _CONSTANT = {"full", "full_like", "scalar_tensor", "zeros_like", "ones_like", "zeros", "ones", "lift_fresh_copy"}
 _POWERS = {0.5: "{0}.sqrt()", -0.5: "{0}.rsqrt()", -1.0: "{0}.reciprocal()"}
 
@@ -120,14 +125,14 @@ def _written(
         return weight.detach(), summed.detach(), *gradients
 
     examples = [torch.rand(shape) + 0.5 for _ in range(3 + len(names))]
-    graph = make_fx(both, decomposition_table=core_aten_decompositions())(*examples).graph
+    graph = make_fx(both, decomposition_table=dict(core_aten_decompositions()))(*examples).graph
     places = [node for node in graph.nodes if node.op == "placeholder"]
     for place, name in zip(places, ("of_weight", "of_sum", "scores", *names), strict=True):
         place._rename(name)
     if any(node.op == "get_attr" for node in graph.nodes):
         raise Unsupported("it holds a tensor of its own; name it among `learned`")
     weight, summed, *gradients = graph.find_nodes(op="output")[0].args[0]
-    return _Writer(places, bool("top" in names), sums, len(learned)).written(weight, summed, gradients)
+    return _Writer(places, "top" in names, sums, len(learned)).written(weight, summed, gradients)
 
 
 class _Writer:
@@ -139,6 +144,8 @@ class _Writer:
     def written(self, weight: fx.Node, summed: fx.Node, gradients: list[fx.Node]) -> Written:
         values, scored = _before([weight, summed]), set(self.places[:3])
         every = _before([weight, summed, *gradients])
+        # numbers of a query too: one that depends on places, or on other queries, would be read in vain
+        self._lines(every, set())
         for node in every:
             if scored & set(node.all_input_nodes):
                 scored.add(node)
@@ -150,29 +157,33 @@ class _Writer:
         backward = _read(every, scored, {weight, summed, *gradients})
         forward = _read([x for x in values if x in scored or x in top], scored | top, {weight, summed})
         if max(len(forward), len(backward)) > MOST_NUMBERS:
-            raise Unsupported(f"it takes {max(len(forward), len(backward))} numbers of a query, more than {MOST_NUMBERS}")
+            most = max(len(forward), len(backward))
+            raise Unsupported(f"it takes {most} numbers of a query, more than {MOST_NUMBERS}")
         first = 1 if self.tops else 0
         start = ["const Vec v_top(rows[0]);"] if self.tops else []
         start += [f"const Vec v_{node.name}(rows[{k + first}]);" for k, node in enumerate(forward)]
         start += self._lines([x for x in values if x in top and x.op != "placeholder"], set(forward))
         body = self._lines([x for x in values if x in scored], set())
-        differentiated = [f"const Vec v_{node.name} = load(rows[{k}] + at + j, lanes);" for k, node in enumerate(backward)]
+        differentiated = [f"const Vec v_{x.name} = load(rows[{k}] + at + j, lanes);" for k, x in enumerate(backward)]
         differentiated += self._lines([x for x in every if x in scored], set())
-        turned = [f"const Vec turned{k} = {_text(x)};" for k, x in enumerate(gradients[1:])]
-        adding = [f"store(load(to_rows[{k}] + at + j, lanes) + turned{k}, to_rows[{k}] + at + j, lanes);" for k in range(self.learned)]
-        inverse = ["const Vec inverse_of = load(inverse + j, lanes), v_of_sum = load(of_sums + j, lanes);"] if self.sums else []
+        differentiated += [
+            f"store(load(to_rows[{k}] + at + j, lanes) + {_text(x)}, to_rows[{k}] + at + j, lanes);"
+            for k, x in enumerate(gradients[1:])
+        ]
+        inverse = "const Vec inverse_of = load(inverse + j, lanes), v_of_sum = load(of_sums + j, lanes);"
         of_weight = "load(gradients + j, lanes)" + (" * inverse_of" if self.sums else "")
+        flags = ", ".join(str(flag).lower() for flag in (self.sums, self.tops))
         source = _UNIT.format(
             start="\n  ".join(start),
             body="\n    ".join(body),
             weight=_text(weight),
             adding="sum = sum + Vec::set(Vec(0.0f), " + _text(summed) + ", lanes);" if self.sums else "",
-            inverse="\n    ".join(inverse),
+            inverse=inverse if self.sums else "",
             of_weight=of_weight,
-            differentiated="\n    ".join(differentiated + turned + adding),
+            differentiated="\n    ".join(differentiated),
             divided=f"{_text(weight)}{' * inverse_of' if self.sums else ''}",
             gradient=_text(gradients[0]),
-            members=f"{str(self.sums).lower()}, {str(self.tops).lower()}, {len(forward) + first}, {len(backward)}, {self.learned}",
+            members=f"{flags}, {len(forward) + first}, {len(backward)}, {self.learned}",
         )
         return Written(source, tuple(forward), tuple(backward))
 
@@ -212,7 +223,8 @@ def _name(node: fx.Node) -> str:
 def _constant(node: fx.Node) -> float | None:
     """The number that all entries of the node are, where the graph itself says so."""
     if node.op != "call_function" or (name := _name(node)) not in _CONSTANT:
-        return _constant(node.args[0]) if node.op == "call_function" and name in ("detach", "alias", "clone") else None
+        passed = node.op == "call_function" and name in ("detach", "alias", "clone")
+        return _constant(node.all_input_nodes[0]) if passed else None
     if name in ("zeros_like", "zeros", "ones_like", "ones"):
         return float(name.startswith("ones"))
     value = node.args[0 if name == "scalar_tensor" else 1]
@@ -221,6 +233,9 @@ def _constant(node: fx.Node) -> float | None:
 
 def _expression(node: fx.Node) -> str:
     name, arguments = _name(node), [_text(x) for x in node.args if x is not None and not isinstance(x, torch.dtype)]
+    # in place it is the same number, unless its input is read again
+    if name.endswith("_") and len(node.all_input_nodes[0].users) == 1:
+        name = name[:-1]
     if name in ("add", "sub"):
         alpha = node.kwargs.get("alpha", 1)
         second = arguments[1] if alpha == 1 else f"({arguments[1]} * {_text(alpha)})"

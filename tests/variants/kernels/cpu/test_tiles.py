@@ -1,0 +1,184 @@
+"""Attention by tiles with maps that are written as C++: against the eager form in float64, on every edge of a tile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cpu_kernels import draw, inputs_of, require_kernels
+from seeds import seed
+from torch import Tensor
+
+from attnbench.variants.contract import AttentionShape, Mask, Unsupported
+from attnbench.variants.kernels.cpu.tiles import tiled_attention
+from attnbench.variants.kernels.cpu.written import write
+from attnbench.variants.maps.elementwise import ElementwiseMap, elementwise_map
+from attnbench.variants.maps.relu_squared import relu_squared
+from attnbench.variants.maps.sigmoid import sigmoid
+from attnbench.variants.maps.softmax1 import Softmax1
+from attnbench.variants.maps.softpick import softpick
+from attnbench.variants.ops.dropout import WeightDropout
+
+
+@elementwise_map(normaliser="sum", learned={"width": 1.5})
+def cauchy(scores: Tensor, width: Tensor) -> Tensor:
+    """Weights of a Cauchy distribution, whose width each head learns."""
+    return 1.0 / (1.0 + (scores / width).square())
+
+
+@elementwise_map(learned={"slope": 1.0})
+def many_operators(scores: Tensor, count: Tensor, slope: Tensor, *, power: float = 0.5) -> Tensor:
+    """What fused code has to write: conditions, bounds, powers and functions."""
+    bent = torch.where(scores > 0.1, scores.abs(), scores.tanh().clamp(-0.3, 0.9))
+    return torch.nn.functional.softplus(scores * slope) * bent / count**power
+
+
+MAPS = (sigmoid, relu_squared, softpick, Softmax1, cauchy, many_operators)
+# of the second, parts of tiles are left over at every edge
+SIZES = ((64, 128), (70, 333), (260, 260))
+
+
+def passes(
+    kind: type[ElementwiseMap], impl: str, inputs: tuple[Tensor, ...], upstream: Tensor, mask: Mask, rate: float
+) -> list[Tensor]:
+    """The output, and the gradients of inputs and parameters, under one mask of dropout."""
+    options = {"sink": "learned"} if kind is Softmax1 else {}
+    shape = AttentionShape(heads=inputs[0].shape[1], head_dim=inputs[0].shape[-1], max_length=400, dropout=rate)
+    variant = kind(shape, impl=impl, **options).train().to(upstream.dtype)  # type: ignore[arg-type]
+    for parameter in variant.parameters():
+        parameter.data += torch.linspace(-0.5, 0.7, parameter.numel())
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    torch.manual_seed(seed(9))
+    output = variant(leaves[0], leaves[1], leaves[2], mask)
+    assert variant.implementation == impl
+    return [output.detach(), *torch.autograd.grad(output, [*leaves, *variant.parameters()], upstream)]
+
+
+def worst(found: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest error, relative to the largest entry of its tensor."""
+    pairs = zip(found, expected, strict=True)
+    return max(float((x.double() - y).abs().max() / y.abs().max().clamp(min=1e-9)) for x, y in pairs)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("masked", ["all", "causal", "padded", "causal and padded"])
+@pytest.mark.parametrize("kind", MAPS)
+def test_output_and_gradients_are_those_of_float64(kind: type[ElementwiseMap], masked: str, rate: float) -> None:
+    require_kernels()
+    for queries, keys in SIZES:
+        inputs, upstream = inputs_of(queries, keys, 20, heads=4, kv_heads=2)
+        valid = draw(2, keys, salt=7) > -0.5 if "padded" in masked else None
+        mask = Mask(valid=valid, causal="causal" in masked)
+        found = passes(kind, "cpp", inputs, upstream, mask, rate)
+        expected = passes(kind, "eager", tuple(x.double() for x in inputs), upstream.double(), mask, rate)
+        assert worst(found, expected) < 1e-5, (queries, keys)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("size", [2, 40, 100, 300])
+def test_windows_are_those_of_the_mask(size: int, rate: float) -> None:
+    """Bounds cut tiles on both sides; blocks of 64 and of 128 queries."""
+    require_kernels()
+    (query, key, value), upstream = inputs_of(390, 390, 16, heads=2)
+    at = torch.arange(390)
+    bounds = torch.stack([(at - size + 1).clamp(min=0), (at + size // 2 + 1).clamp(max=390)], -1)[None]
+    leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    drop = WeightDropout(rate, torch.tensor(5)) if rate else None
+    written = write(Softmax1.map, ("top",), (), True)
+    output = tiled_attention(leaves[0], leaves[1], leaves[2], Mask(bounds=bounds), written, drop)
+    allowed = Mask(bounds=bounds).allowed(390, 390, query.device)
+    assert allowed is not None
+    scores = (wide[0] @ wide[1].transpose(-2, -1) / 4.0).masked_fill(~allowed, -torch.inf)
+    weights = scores.softmax(-1)
+    expected = (weights if drop is None else drop.apply(weights)) @ wide[2]
+    found = [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
+    right = [expected.detach(), *torch.autograd.grad(expected, wide, upstream.double())]
+    assert worst(found, right) < 1e-5
+
+
+@pytest.mark.parametrize("fault", ["one key more", "one key less", "another query of dropout", "no sink"])
+def test_faults_in_tiles_are_far_beyond_the_rounding(fault: str) -> None:
+    """What a wrong edge or index would do is seen by the comparison that the tests above make."""
+    require_kernels()
+    (query, key, value), _ = inputs_of(260, 260, 16, heads=2)
+    drop, written = WeightDropout(0.2, torch.tensor(5)), write(Softmax1.map, ("top",), (), True)
+    at = torch.arange(260)
+
+    def output(mask: Mask, query: Tensor = query, sink: float | None = 0.0) -> Tensor:
+        return tiled_attention(query, key, value, mask, written, drop, sink=sink)
+
+    def window(shift: int) -> Mask:
+        return Mask(bounds=torch.stack([(at - 70).clamp(min=0), (at + 1 + shift).clamp(max=260)], -1)[None])
+
+    right = output(window(0))
+    if fault == "no sink":
+        wrong = output(window(0), sink=None)
+    elif fault == "another query of dropout":
+        wrong = tiled_attention(query, key, value, window(0), written, WeightDropout(0.2, torch.tensor(6)), sink=0.0)
+    else:
+        wrong = output(window(1 if fault == "one key more" else -1))
+    assert worst([wrong], [right.double()]) > 1e-2
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_a_run_gives_the_same_bits_again(kind: type[ElementwiseMap]) -> None:
+    require_kernels()
+    inputs, upstream = inputs_of(260, 333, 16, heads=2)
+    first, second = (passes(kind, "cpp", inputs, upstream, Mask(causal=True), 0.1) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def test_two_threads_agree_with_one() -> None:
+    require_kernels()
+    inputs, upstream = inputs_of(260, 333, 16, heads=2)
+    given = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(passes(Softmax1, "cpp", inputs, upstream, Mask(causal=True), 0.1))
+    finally:
+        torch.set_num_threads(given)
+    assert worst(found[0], [x.double() for x in found[1]]) < 1e-5
+
+
+def test_a_query_and_a_key_that_are_no_number_are_seen() -> None:
+    require_kernels()
+    (query, key, value), _ = inputs_of(70, 140, 16, heads=1, batch=1)
+    query[0, 0, 3], key[0, 0, 100] = torch.nan, torch.nan
+    for kind in MAPS:
+        shape = AttentionShape(heads=1, head_dim=16, max_length=140)
+        output = kind(shape, impl="cpp")(query, key, value, Mask(causal=True))  # type: ignore[arg-type]
+        # queries stand at the last keys: from number 30 on they see key 100
+        expected = (torch.arange(70) >= 30) | (torch.arange(70) == 3)
+        assert torch.equal(output[0, 0].isnan().any(-1), expected), kind.__name__
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda scores: scores.sort(-1).values, "it computes sort"),
+        (lambda scores: scores / scores.shape[-1], "how many scores there are"),
+        (lambda scores: scores if scores.max() > 0 else -scores, "it cannot be traced"),
+        (lambda scores: scores * torch.linspace(0.0, 1.0, scores.shape[-1]), "it computes arange"),
+        (lambda scores: scores.sum(-1), r"it gives \(2,\) for scores \(2, 3\)"),
+    ],
+)
+def test_what_cannot_be_fused_says_why_and_runs_eagerly(function: object, reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        write(function)  # type: ignore[arg-type]
+
+
+def test_a_map_that_cannot_be_fused_refuses_cpp_and_runs_by_itself() -> None:
+    require_kernels()
+
+    @elementwise_map()
+    def ranked(scores: Tensor) -> Tensor:
+        return scores.sort(-1).values
+
+    shape = AttentionShape(heads=2, head_dim=16, max_length=260)
+    assert "impl=cpp: it computes sort" in str(ranked(shape, impl="cpp").supports(shape))
+    (query, key, value), _ = inputs_of(260, 260, 16, heads=2)
+    variant = ranked(shape)
+    variant(query, key, value, Mask())
+    assert variant.implementation == "eager"
