@@ -35,12 +35,8 @@ SELECTIONS = (
 # maps that are written as C++, and not for a GPU
 WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]")
 KERNELS = {"cpp", "triton"}
-CASES = [
-    (name, impl)
-    for name in (*SELECTIONS, *WRITTEN)
-    for impl in VariantFactory.of(name).implementations
-    if impl != "auto"
-]
+ALL = (*SELECTIONS, *WRITTEN)
+CASES = [(name, impl) for name in ALL for impl in VariantFactory.of(name).implementations if impl != "auto"]
 # the interpreter takes seconds to half a minute a case; the tests in kernels/triton have quick ones of each kernel
 QUICK = ("rela",)
 # one of each other kind of kernel

@@ -229,7 +229,7 @@ def test_native_sources_and_their_headers_belong_to_the_variant():
     found = closure(VARIANTS.source("entmax15"), PACKAGE / "variants")
     names = {file.relative_to(PACKAGE / "variants" / "kernels" / "cpu").as_posix() for file in found
              if file.parent.name == "cpu"}  # fmt: skip
-    assert {"entmax.py", "entmax.cpp", "gemm.h", "solver.h", "rows.h"} <= names and "rela.cpp" not in names
+    assert {"entmax.py", "entmax.cpp", "gemm.h", "solver.h", "rows.h"} <= names and "tiles.cpp" not in names
 
 
 def files_that_count(monkeypatch, name, device):
