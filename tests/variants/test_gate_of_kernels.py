@@ -32,8 +32,8 @@ SELECTIONS = (
     "additive", "local[query_block=5,flange=3]", "relative[clip=3]", "relative[clip=3,values=false]",
     "routing[clusters=2,form=strict,window=6]", "local-routing[clusters=2,flange=3,form=strict,query_block=5,window=6]",
 )  # fmt: skip
-# maps that are written as C++, and not for a GPU
-WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]")
+# with kernels for a CPU, and none for a GPU
+WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "window[size=5,sink=learned]")
 KERNELS = {"cpp", "triton"}
 ALL = (*SELECTIONS, *WRITTEN)
 CASES = [(name, impl) for name in ALL for impl in VariantFactory.of(name).implementations if impl != "auto"]

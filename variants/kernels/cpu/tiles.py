@@ -13,7 +13,7 @@ from ...ops.dropout import WeightDropout
 from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from ...ops.inputs import check_inputs
 from .packing import Packing, common_width, flat, unflat
-from .written import Written
+from .written import Written, write
 
 
 def tiled_attention(
@@ -43,6 +43,18 @@ def tiled_attention(
         sink = torch.full((query.shape[1],), sink)
     further = mask, written, drop, epsilon, tuple(given)
     return cast(Tensor, _Sums.apply(query, key, value, sink, *further, *given.values()))  # type: ignore[no-untyped-call]
+
+
+def softmax_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: WeightDropout | None = None, sink: Tensor | None = None
+) -> Tensor:
+    """`tiled_attention` by softmax, in the dtype of `value`; sink: a score of each head, (heads,), without a value."""
+    written = write(_exponential, ("top",), (), True)
+    return tiled_attention(query, key, value, mask, written, drop, sink=sink).to(value.dtype)
+
+
+def _exponential(scores: Tensor, top: Tensor) -> Tensor:
+    return (scores - top).exp()
 
 
 class _Sums(torch.autograd.Function):

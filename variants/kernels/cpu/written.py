@@ -124,7 +124,8 @@ def _written(
         gradients = torch.autograd.grad(outputs, leaves, upstream, allow_unused=True, materialize_grads=True)
         return weight.detach(), summed.detach(), *gradients
 
-    examples = [torch.rand(shape) + 0.5 for _ in range(3 + len(names))]
+    # not drawn: a forward that traces must leave the generator as it was
+    examples = [torch.full(shape, 0.5 + k) for k in range(3 + len(names))]
     graph = make_fx(both, decomposition_table=dict(core_aten_decompositions()))(*examples).graph
     places = [node for node in graph.nodes if node.op == "placeholder"]
     for place, name in zip(places, ("of_weight", "of_sum", "scores", *names), strict=True):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cpu_kernels import draw, inputs_of, require_kernels
+from cpu_kernels import draw, inputs_of, make, passes, require_kernels
 from seeds import seed
 from torch import Tensor
 
 from attnbench.variants.contract import AttentionShape, Mask, Unsupported
-from attnbench.variants.kernels.cpu.tiles import tiled_attention
+from attnbench.variants.kernels.cpu.tiles import softmax_attention, tiled_attention
 from attnbench.variants.kernels.cpu.written import write
 from attnbench.variants.maps.elementwise import ElementwiseMap, elementwise_map
 from attnbench.variants.maps.relu_squared import relu_squared
@@ -37,7 +37,7 @@ MAPS = (sigmoid, relu_squared, softpick, Softmax1, cauchy, many_operators)
 SIZES = ((64, 128), (70, 333), (260, 260))
 
 
-def passes(
+def passes_of(
     kind: type[ElementwiseMap], impl: str, inputs: tuple[Tensor, ...], upstream: Tensor, mask: Mask, rate: float
 ) -> list[Tensor]:
     """The output, and the gradients of inputs and parameters, under one mask of dropout."""
@@ -68,8 +68,8 @@ def test_output_and_gradients_are_those_of_float64(kind: type[ElementwiseMap], m
         inputs, upstream = inputs_of(queries, keys, 20, heads=4, kv_heads=2)
         valid = draw(2, keys, salt=7) > -0.5 if "padded" in masked else None
         mask = Mask(valid=valid, causal="causal" in masked)
-        found = passes(kind, "cpp", inputs, upstream, mask, rate)
-        expected = passes(kind, "eager", tuple(x.double() for x in inputs), upstream.double(), mask, rate)
+        found = passes_of(kind, "cpp", inputs, upstream, mask, rate)
+        expected = passes_of(kind, "eager", tuple(x.double() for x in inputs), upstream.double(), mask, rate)
         assert worst(found, expected) < 1e-5, (queries, keys)
 
 
@@ -84,8 +84,7 @@ def test_windows_are_those_of_the_mask(size: int, rate: float) -> None:
     leaves = [x.detach().requires_grad_() for x in (query, key, value)]
     wide = [x.detach().double().requires_grad_() for x in leaves]
     drop = WeightDropout(rate, torch.tensor(5)) if rate else None
-    written = write(Softmax1.map, ("top",), (), True)
-    output = tiled_attention(leaves[0], leaves[1], leaves[2], Mask(bounds=bounds), written, drop)
+    output = softmax_attention(leaves[0], leaves[1], leaves[2], Mask(bounds=bounds), drop)
     allowed = Mask(bounds=bounds).allowed(390, 390, query.device)
     assert allowed is not None
     scores = (wide[0] @ wide[1].transpose(-2, -1) / 4.0).masked_fill(~allowed, -torch.inf)
@@ -94,6 +93,21 @@ def test_windows_are_those_of_the_mask(size: int, rate: float) -> None:
     found = [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
     right = [expected.detach(), *torch.autograd.grad(expected, wide, upstream.double())]
     assert worst(found, right) < 1e-5
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries", [60, 390])
+@pytest.mark.parametrize("name", ["window[size=30]", "window[size=90,sink=learned]", "local[query_block=24,flange=50]"])
+def test_patterns_in_tiles_are_those_of_float64(name: str, queries: int, causal: bool) -> None:
+    """Fewer queries than keys are the last ones."""
+    require_kernels()
+    inputs, upstream = inputs_of(queries, 390, 16, heads=2)
+    mask, found = Mask(valid=draw(2, 390, salt=7) > -0.5, causal=causal), []
+    for impl, dtype in (("cpp", torch.float32), ("eager", torch.float64)):
+        variant = make(name, impl, 16, heads=2).to(dtype)
+        found.append(passes(variant, [x.to(dtype) for x in inputs], upstream.to(dtype), mask))
+        assert variant.implementation == impl
+    assert worst(*found) < 1e-5
 
 
 @pytest.mark.parametrize("fault", ["one key more", "one key less", "another query of dropout", "no sink"])
@@ -124,7 +138,7 @@ def test_faults_in_tiles_are_far_beyond_the_rounding(fault: str) -> None:
 def test_a_run_gives_the_same_bits_again(kind: type[ElementwiseMap]) -> None:
     require_kernels()
     inputs, upstream = inputs_of(260, 333, 16, heads=2)
-    first, second = (passes(kind, "cpp", inputs, upstream, Mask(causal=True), 0.1) for _ in range(2))
+    first, second = (passes_of(kind, "cpp", inputs, upstream, Mask(causal=True), 0.1) for _ in range(2))
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
@@ -136,7 +150,7 @@ def test_two_threads_agree_with_one() -> None:
         found = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            found.append(passes(Softmax1, "cpp", inputs, upstream, Mask(causal=True), 0.1))
+            found.append(passes_of(Softmax1, "cpp", inputs, upstream, Mask(causal=True), 0.1))
     finally:
         torch.set_num_threads(given)
     assert worst(found[0], [x.double() for x in found[1]]) < 1e-5
@@ -167,6 +181,12 @@ def test_a_query_and_a_key_that_are_no_number_are_seen() -> None:
 def test_what_cannot_be_fused_says_why_and_runs_eagerly(function: object, reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         write(function)  # type: ignore[arg-type]
+
+
+def test_writing_a_map_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    written = write(lambda scores: scores.exp())
+    assert "exp(" in written.source and torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_map_that_cannot_be_fused_refuses_cpp_and_runs_by_itself() -> None:
