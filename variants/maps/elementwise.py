@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ..contract import AttentionShape, Mask, ScoredVariant, Unsupported, allowed_keys
+from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, Unsupported, allowed_keys
 from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.dropout import WeightDropout
 
@@ -143,10 +143,18 @@ def elementwise_map(
     """Makes a variant, with a fused form, of a function of the scores as `ElementwiseMap` describes it.
 
     Its keyword-only arguments become parameters, numbers or words. It stays importable as the class's `map`. The
-    arguments of the decorator, and any other class attribute of `Variant`, describe the variant.
+    arguments of the decorator, and any other class attribute of `Variant`, describe the variant. Raises SelectionError
+    for a function whose arguments are not those.
     """
 
     def decorate(function: Callable[..., Any]) -> type[ElementwiseMap]:
+        names, known = _taken(function), {"count", "top", *(learned or {})}
+        if not known >= {*names} >= {*(learned or {})}:
+            raise SelectionError(
+                f"{function.__name__}: expected scores, then any of {', '.join(sorted(known))}, all of `learned` among "
+                f"them, got {', '.join(names) or 'scores alone'}; what a user sets is keyword-only, behind `*`"
+            )
+
         def parameters(*, impl: Impl = "auto") -> None:
             """The keyword-only arguments of the function, and `impl`."""
 

@@ -22,6 +22,7 @@ MOST_NUMBERS = 15
 _UNARY = {
     **{name: f"{{0}}.{name}()" for name in ("neg", "abs", "log", "log1p", "expm1", "sqrt", "rsqrt", "tanh", "sin")},
     **{name: f"{{0}}.{name}()" for name in ("cos", "erf", "erfc", "reciprocal", "floor", "ceil", "trunc")},
+    **{name: f"{{0}}.{name}()" for name in ("asin", "acos", "atan", "sinh", "cosh", "log2", "log10", "exp2", "round")},
     **dict.fromkeys(("detach", "alias", "clone", "_to_copy"), "{0}"),
     "exp": "exp({0})",
     "sigmoid": "sigmoid({0})",

@@ -8,7 +8,7 @@ from cpu_kernels import draw, inputs_of, make, passes, require_kernels
 from seeds import seed
 from torch import Tensor
 
-from attnbench.variants.contract import AttentionShape, Mask, Unsupported
+from attnbench.variants.contract import AttentionShape, Mask, SelectionError, Unsupported
 from attnbench.variants.kernels.cpu.tiles import softmax_attention, tiled_attention
 from attnbench.variants.kernels.cpu.written import write
 from attnbench.variants.maps.elementwise import ElementwiseMap, elementwise_map
@@ -202,3 +202,16 @@ def test_a_map_that_cannot_be_fused_refuses_cpp_and_runs_by_itself() -> None:
     variant = ranked(shape)
     variant(query, key, value, Mask())
     assert variant.implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("function", "got"),
+    [
+        (lambda scores, widht: scores / widht, "widht"),
+        (lambda scores: scores, "scores alone"),
+        (lambda scores, width, scale: scores / width * scale, "width, scale"),
+    ],
+)
+def test_a_map_that_takes_what_nothing_gives_is_refused_where_it_is_declared(function: object, got: str) -> None:
+    with pytest.raises(SelectionError, match=f"expected scores, then any of count, top, width, .* got {got};"):
+        elementwise_map(learned={"width": 1.5})(function)  # type: ignore[arg-type]
