@@ -2,7 +2,8 @@
 //
 // The forward goes by blocks of queries. The backward computes scores again and goes by blocks of keys, whose gradients
 // are then plain products with long inner dimensions; only that of the queries is added up over blocks. Each query sees
-// an interval of keys; tiles outside are never computed, and only rows on an edge are cut.
+// an interval of keys, of which only rows on an edge are cut, or what lists of tiles name. Tiles outside are never
+// computed.
 
 #include "dropout.h"
 #include "gemm.h"
@@ -30,20 +31,80 @@ constexpr int64_t ROWS = 128, COLUMNS = 256;
 // numbers of a query that a map may have
 constexpr int64_t MOST_NUMBERS = 16;
 
+constexpr uint64_t EVERY = ~uint64_t{0};
+
+// Which keys each query sees, where that is no interval: for each block of 64 queries the tiles of 64 keys in which any
+// is seen, and for each query of such a tile a word of bits. In the backward a block is of keys, and a tile of queries.
+struct Lists {
+  // (patterns · blocks + 1), where the tiles of a block begin; (tiles), which; (tiles, 64), bits; (examples, tiles of
+  // keys), bits of keys that are real
+  const int32_t *offsets = nullptr, *tiles = nullptr;
+  const int64_t *words = nullptr, *real = nullptr;
+  int64_t patterns = 0, blocks = 0, real_words = 0;
+  bool of_keys = false;
+
+  Lists(at::TensorList parts, const Heads& heads, bool keys) : of_keys(keys) {
+    if (parts.empty()) return;
+    TORCH_CHECK(parts.size() == 4, "expected offsets, tiles, words and real keys, got ", parts.size(), " tensors");
+    offsets = parts[0].const_data_ptr<int32_t>(), tiles = parts[1].const_data_ptr<int32_t>();
+    words = parts[2].const_data_ptr<int64_t>(), real = parts[3].const_data_ptr<int64_t>();
+    blocks = ((keys ? heads.keys : heads.queries) + KEYS_OF_WORD - 1) / KEYS_OF_WORD;
+    patterns = (parts[0].numel() - 1) / std::max<int64_t>(1, blocks);
+    real_words = (heads.keys + KEYS_OF_WORD - 1) / KEYS_OF_WORD;
+    TORCH_CHECK(patterns * blocks + 1 == parts[0].numel() && (patterns == 1 || patterns == heads.per_example),
+                "expected a list for each block, of one pattern or of each head");
+    TORCH_CHECK(parts[2].numel() == parts[1].numel() * KEYS_OF_WORD, "expected 64 words for each tile");
+    TORCH_CHECK(parts[3].numel() * heads.per_example == real_words * heads.all, "expected real keys of each example");
+  }
+
+  explicit operator bool() const { return offsets; }
+
+  // Calls work(place, entries, number) for the tiles of a block, neighbours joined while they have at most `most` entries;
+  // `number`: that of the first tile in the lists; `all`: how many entries there are.
+  template <typename Work>
+  void by_pieces(const Heads& heads, int64_t head, int64_t block, int64_t most, int64_t all, const Work& work) const {
+    const int32_t* own = offsets + (patterns == 1 ? 0 : head % heads.per_example) * blocks + block;
+    for (int64_t number = own[0], count; number < own[1]; number += count) {
+      const int64_t place = tiles[number] * KEYS_OF_WORD;
+      count = 1;
+      while (number + count < own[1] && tiles[number + count] == tiles[number] + count && (count + 1) * KEYS_OF_WORD <= most)
+        count++;
+      work(place, std::min(count * KEYS_OF_WORD, all - place), number);
+    }
+  }
+
+  // Of the entries x of row `row` of a block, from `place` on, those that are not seen become `hidden`; all, where a row
+  // is a key that is not real.
+  void hide(int64_t example, int64_t row, int64_t r, int64_t place, int64_t number, int64_t n, float* x, float hidden) const {
+    for (int64_t t = 0; t * KEYS_OF_WORD < n; t++) {
+      const int64_t key = of_keys ? row : place + t * KEYS_OF_WORD;
+      const auto is_real = static_cast<uint64_t>(real[example * real_words + key / KEYS_OF_WORD]);
+      const uint64_t may = of_keys ? (is_real >> key % KEYS_OF_WORD & 1 ? EVERY : 0) : is_real;
+      const uint64_t word = static_cast<uint64_t>(words[(number + t) * KEYS_OF_WORD + r]) & may;
+      if (word == EVERY) continue;
+      float* part = x + t * KEYS_OF_WORD;
+      const int64_t left = std::min(KEYS_OF_WORD, n - t * KEYS_OF_WORD);
+      for (int64_t k = 0; k < left; k++) part[k] = word >> k & 1 ? part[k] : hidden;
+    }
+  }
+};
+
 // What every task of a pass reads. numbers (numbers, heads in all, queries): those of the map; sinks (heads in all): the
 // score of one key more without a value, which has a part of the sum.
 struct Pass {
   Heads heads;
   Dropout dropout;
   const Map& map;
+  const Lists lists;
   const int32_t* lowers;
   const float *numbers, *sinks;
   float scale, epsilon;
-  // rows of a block; a tile has twice as many columns
+  // rows of a block
   int64_t rows;
 
   const int32_t* lowers_of(int64_t head) const { return lowers + head / heads.per_example * heads.queries; }
-  int64_t columns() const { return 2 * rows; }
+  // columns of a tile: lists name short pieces, and join them where they can
+  int64_t columns() const { return lists ? COLUMNS : 2 * rows; }
   const float* numbers_of(int64_t which, int64_t row) const {
     return numbers + which * heads.all * heads.queries + row;
   }
@@ -69,27 +130,30 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
     for (int64_t k = map.tops; k < map.forward_rows; k++)
       block.numbers[r][k] = *pass.numbers_of(k - map.tops, start + r);
   }
-  // neither edge falls, so the first query of the block has the first key and the last query the last; words of
-  // dropout begin at every 64th key
-  const int64_t from = lowers[0] / KEYS_OF_WORD * KEYS_OF_WORD, width = limits[rows - 1];
-  // no product would write the output of a block that sees nothing
-  if (from >= width) out.zero_();
-  for (int64_t j = from; j < width; j += pass.columns()) {
-    const int64_t n = std::min(pass.columns(), width - j), at = (heads.keys_of(head) + j) * columns;
+  bool started = false;
+  // the entries j to j + n; `number`: of the first tile in the lists
+  const auto attend_piece = [&](int64_t j, int64_t n, int64_t number) {
+    const int64_t at = (heads.keys_of(head) + j) * columns;
     const Tensor scores = matrix(tile, rows, n, n);
     // a tile of scores, used while it is in the second-level cache
     multiply(scores, query, matrix(heads.key + at, n, columns, columns).t(), 1.0f, false);
     for (int64_t r = 0; r < rows; r++) {
       float *row = tile + r * n, *numbers = block.numbers[r];
-      const int64_t low = std::clamp<int64_t>(lowers[r] - j, 0, n), high = std::clamp<int64_t>(limits[r] - j, low, n);
+      int64_t low = 0, high = n;
+      if (pass.lists)
+        pass.lists.hide(head / heads.per_example, first + r, r, j, number, n, row, -INF);
+      else
+        low = std::clamp<int64_t>(lowers[r] - j, 0, n), high = std::clamp<int64_t>(limits[r] - j, low, n);
       if (map.tops && low < high) {
         const float top = pass.scale * at::vec::reduce_all<float>(
             [](Vec a, Vec b) { return at::vec::maximum(a, b); }, row + low, high - low);
+        // nothing is seen here, and there may be no finite score yet to subtract
+        if (top == -INF) low = high = n;
         if (top > block.top[r]) {
           // what was summed before is less the old maximum; it is none on the first tile, or where all scores are -inf
           const float factor = std::exp(block.top[r] - top);
           block.total[r] *= factor;
-          if (j > from)
+          if (started)
             at::vec::map([factor](Vec x) { return x * Vec(factor); }, output + (start + r) * columns,
                          output + (start + r) * columns, columns);
           block.top[r] = top;
@@ -104,8 +168,19 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
       if (pass.dropout.active) pass.dropout.drop(pass.dropout.row(head, first + r), j, high, row);
     }
     // the first tile writes, the others add: no pass to clear the output
-    multiply(out, scores, matrix(heads.value + at, n, columns, columns), 1.0f, j > from);
+    multiply(out, scores, matrix(heads.value + at, n, columns, columns), 1.0f, started);
+    started = true;
+  };
+  if (pass.lists) {
+    pass.lists.by_pieces(heads, head, first / pass.rows, pass.columns(), heads.keys, attend_piece);
+  } else {
+    // neither edge falls, so the first query of the block has the first key and the last query the last; words of
+    // dropout begin at every 64th key
+    const int64_t from = lowers[0] / KEYS_OF_WORD * KEYS_OF_WORD, width = limits[rows - 1];
+    for (int64_t j = from; j < width; j += pass.columns()) attend_piece(j, std::min(pass.columns(), width - j), 0);
   }
+  // no product writes the output of a block that sees nothing
+  if (!started) out.zero_();
   if (!map.sums) return;
   for (int64_t r = 0; r < rows; r++) {
     if (pass.sinks) {
@@ -132,12 +207,14 @@ const Map& map_at(int64_t address, int64_t numbers) {
 std::tuple<Tensor, Tensor, Tensor> forward(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& lowers, const Tensor& limits, double scale,
     int64_t address, const Tensor& numbers, const std::optional<Tensor>& sinks, double epsilon, int64_t rows,
-    const std::optional<Tensor>& seed, int64_t least, const std::optional<Tensor>& order) {
+    at::TensorList lists, const std::optional<Tensor>& seed, int64_t least, const std::optional<Tensor>& order) {
   const Heads heads(query, key, value, limits);
   const Map& map = map_at(address, numbers.size(0) + 1);
-  const Pass pass{heads, Dropout(seed, least, order, heads), map, lowers.const_data_ptr<int32_t>(),
-                  numbers.const_data_ptr<float>(), sinks ? sinks->const_data_ptr<float>() : nullptr,
-                  static_cast<float>(scale), static_cast<float>(epsilon), rows};
+  const Pass pass{heads, Dropout(seed, least, order, heads), map, Lists(lists, heads, false),
+                  lowers.const_data_ptr<int32_t>(), numbers.const_data_ptr<float>(),
+                  sinks ? sinks->const_data_ptr<float>() : nullptr, static_cast<float>(scale), static_cast<float>(epsilon),
+                  rows};
+  TORCH_CHECK(!pass.lists || (map.tops && rows == KEYS_OF_WORD), "expected blocks of 64 rows, and a map with a largest score");
   TORCH_CHECK(rows % KEYS_OF_WORD == 0 && rows <= ROWS, "expected blocks of 64 or 128 rows, got ", rows);
   Tensor output = at::empty_like(query);
   Tensor tops = at::empty({map.tops ? heads.all : 0, heads.queries}, query.options());
@@ -193,11 +270,10 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
   const Tensor key = matrix(heads.key + at, rows, columns, columns), value = matrix(heads.value + at, rows, columns, columns);
   const Tensor key_sum = matrix(to.to_key + at, rows, columns, columns);
   const Tensor value_sum = matrix(to.to_value + at, rows, columns, columns);
-  // pieces of the queries of one head after the other
-  const int64_t pieces = (stop - start + pass.columns() - 1) / pass.columns();
-  for (int64_t piece = 0; piece < heads.group * pieces; piece++) {
-    const int64_t head = group * heads.group + piece / pieces, i = start + piece % pieces * pass.columns();
-    const int64_t n = std::min(pass.columns(), stop - i), own = head * heads.queries + i;
+  bool started = false;
+  // queries i to i + n of a head; `number`: of the first tile in the lists
+  const auto differentiate_piece = [&](int64_t head, int64_t i, int64_t n, int64_t number) {
+    const int64_t own = head * heads.queries + i;
     const Tensor query = matrix(heads.query + own * columns, n, columns, columns);
     const Tensor grad_rows = matrix(to.output + own * columns, n, columns, columns);
     const Tensor scores = matrix(tile, rows, n, n), gradients = matrix(grad_weights, rows, n, n);
@@ -218,9 +294,16 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
     const auto to_numbers = numbers_from(to.to_numbers, map.learned, stride, own);
     for (int64_t r = 0; r < rows; r++) {
       float *row = tile + r * n, *grads = grad_weights + r * n;
-      // the queries whose limit lies behind this key, up to those that begin behind it
-      const int64_t low = std::upper_bound(limits + i, limits + i + n, first + r) - (limits + i);
-      const int64_t high = std::max<int64_t>(low, std::upper_bound(lowers + i, lowers + i + n, first + r) - (lowers + i));
+      int64_t low = 0, high = n;
+      if (pass.lists) {
+        const int64_t example = head / heads.per_example;
+        pass.lists.hide(example, first + r, r, i, number, n, row, -INF);
+        pass.lists.hide(example, first + r, r, i, number, n, grads, 0.0f);
+      } else {
+        // the queries whose limit lies behind this key, up to those that begin behind it
+        low = std::upper_bound(limits + i, limits + i + n, first + r) - (limits + i);
+        high = std::max<int64_t>(low, std::upper_bound(lowers + i, lowers + i + n, first + r) - (lowers + i));
+      }
       const auto drop = [&](float* x) {
         Dropout::by_vectors(n, [&](int64_t v, int64_t entries) {
           const Vec factors = pass.dropout.factors(words + r / 32 * COLUMNS + v, static_cast<int>(r % 32));
@@ -235,11 +318,23 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
                           to.of_sums + own + low, to_numbers.data());
       if (pass.dropout.active) drop(row);
     }
-    multiply(value_sum, scores, grad_rows, 1.0f, piece > 0);
-    multiply(key_sum, gradients, query, pass.scale, piece > 0);
+    multiply(value_sum, scores, grad_rows, 1.0f, started);
+    multiply(key_sum, gradients, query, pass.scale, started);
     // the sum for the queries goes over all blocks of keys of this task, in one order
     multiply(matrix(to.to_query + own * columns, n, columns, columns), gradients.t(), key, pass.scale, true);
+    started = true;
+  };
+  // pieces of the queries of one head after the other
+  for (int64_t head = group * heads.group; head < (group + 1) * heads.group; head++) {
+    if (pass.lists) {
+      const auto work = [&](int64_t i, int64_t n, int64_t number) { differentiate_piece(head, i, n, number); };
+      pass.lists.by_pieces(heads, head, first / pass.rows, pass.columns(), heads.queries, work);
+    } else {
+      for (int64_t i = start; i < stop; i += pass.columns()) differentiate_piece(head, i, std::min(pass.columns(), stop - i), 0);
+    }
   }
+  if (!started)
+    for (float* sum : {to.to_key, to.to_value}) std::fill_n(sum + at, rows * columns, 0.0f);
 }
 
 // What divides a query's weights passes back: the gradient of its sum, and through that the gradient of the sink's score.
@@ -265,13 +360,13 @@ void differentiate_sums(const Pass& pass, int64_t head, const float* output, con
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
     const Tensor& grad_output, const Tensor& output, const Tensor& inverses, const Tensor& query, const Tensor& key,
     const Tensor& value, const Tensor& lowers, const Tensor& limits, double scale, int64_t address, const Tensor& numbers,
-    const std::optional<Tensor>& sinks, int64_t rows, const std::optional<Tensor>& seed, int64_t least,
-    const std::optional<Tensor>& order) {
+    const std::optional<Tensor>& sinks, int64_t rows, at::TensorList lists, const std::optional<Tensor>& seed,
+    int64_t least, const std::optional<Tensor>& order) {
   const Heads heads(query, key, value, limits);
   const Map& map = map_at(address, numbers.size(0));
-  const Pass pass{heads, Dropout(seed, least, order, heads), map, lowers.const_data_ptr<int32_t>(),
-                  numbers.const_data_ptr<float>(), sinks ? sinks->const_data_ptr<float>() : nullptr,
-                  static_cast<float>(scale), 0.0f, rows};
+  const Pass pass{heads, Dropout(seed, least, order, heads), map, Lists(lists, heads, true),
+                  lowers.const_data_ptr<int32_t>(), numbers.const_data_ptr<float>(),
+                  sinks ? sinks->const_data_ptr<float>() : nullptr, static_cast<float>(scale), 0.0f, rows};
   TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == query.sizes(), "expected a grad_output like the query");
   const int64_t blocks = (heads.keys + rows - 1) / rows;
   // where heads are few, the keys of each are shared out, every share with sums of its own, added in order
@@ -313,12 +408,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
 TORCH_LIBRARY_FRAGMENT(attnbench_cpu, m) {
   m.def(
       "tiles_forward(Tensor query, Tensor key, Tensor value, Tensor lowers, Tensor limits, float scale, int map, "
-      "Tensor numbers, Tensor? sinks, float epsilon, int rows, Tensor? seed, int least, Tensor? order) "
+      "Tensor numbers, Tensor? sinks, float epsilon, int rows, Tensor[] lists, Tensor? seed, int least, Tensor? order) "
       "-> (Tensor, Tensor, Tensor)");
   m.def(
       "tiles_backward(Tensor grad_output, Tensor output, Tensor inverses, Tensor query, Tensor key, Tensor value, "
-      "Tensor lowers, Tensor limits, float scale, int map, Tensor numbers, Tensor? sinks, int rows, Tensor? seed, "
-      "int least, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor lowers, Tensor limits, float scale, int map, Tensor numbers, Tensor? sinks, int rows, Tensor[] lists, "
+      "Tensor? seed, int least, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(attnbench_cpu, CPU, m) {

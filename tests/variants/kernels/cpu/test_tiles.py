@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from cpu_kernels import draw, inputs_of, make, passes, require_kernels
@@ -9,7 +12,9 @@ from seeds import seed
 from torch import Tensor
 
 from attnbench.variants.contract import AttentionShape, Mask, SelectionError, Unsupported
-from attnbench.variants.kernels.cpu.tiles import softmax_attention, tiled_attention
+from attnbench.variants.kernels.cpu import build
+from attnbench.variants.kernels.cpu.lists import SeenTiles
+from attnbench.variants.kernels.cpu.tiles import softmax_attention
 from attnbench.variants.kernels.cpu.written import write
 from attnbench.variants.maps.elementwise import ElementwiseMap, elementwise_map
 from attnbench.variants.maps.relu_squared import relu_squared
@@ -110,30 +115,6 @@ def test_patterns_in_tiles_are_those_of_float64(name: str, queries: int, causal:
     assert worst(*found) < 1e-5
 
 
-@pytest.mark.parametrize("fault", ["one key more", "one key less", "another query of dropout", "no sink"])
-def test_faults_in_tiles_are_far_beyond_the_rounding(fault: str) -> None:
-    """What a wrong edge or index would do is seen by the comparison that the tests above make."""
-    require_kernels()
-    (query, key, value), _ = inputs_of(260, 260, 16, heads=2)
-    drop, written = WeightDropout(0.2, torch.tensor(5)), write(Softmax1.map, ("top",), (), True)
-    at = torch.arange(260)
-
-    def output(mask: Mask, query: Tensor = query, sink: float | None = 0.0) -> Tensor:
-        return tiled_attention(query, key, value, mask, written, drop, sink=sink)
-
-    def window(shift: int) -> Mask:
-        return Mask(bounds=torch.stack([(at - 70).clamp(min=0), (at + 1 + shift).clamp(max=260)], -1)[None])
-
-    right = output(window(0))
-    if fault == "no sink":
-        wrong = output(window(0), sink=None)
-    elif fault == "another query of dropout":
-        wrong = tiled_attention(query, key, value, window(0), written, WeightDropout(0.2, torch.tensor(6)), sink=0.0)
-    else:
-        wrong = output(window(1 if fault == "one key more" else -1))
-    assert worst([wrong], [right.double()]) > 1e-2
-
-
 @pytest.mark.parametrize("kind", MAPS)
 def test_a_run_gives_the_same_bits_again(kind: type[ElementwiseMap]) -> None:
     require_kernels()
@@ -215,3 +196,106 @@ def test_a_map_that_cannot_be_fused_refuses_cpp_and_runs_by_itself() -> None:
 def test_a_map_that_takes_what_nothing_gives_is_refused_where_it_is_declared(function: object, got: str) -> None:
     with pytest.raises(SelectionError, match=f"expected scores, then any of count, top, width, .* got {got};"):
         elementwise_map(learned={"width": 1.5})(function)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("queries", [60, 390])
+@pytest.mark.parametrize(
+    "name", ["longformer[window=30,global_tokens=3]", "longformer[window=5,global_tokens=70]", "bigbird[block=16]"]
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_lists_of_tiles_are_those_of_float64(name: str, causal: bool, queries: int, padded: bool) -> None:
+    """A pattern of all heads and one of each; tiles left over at both ends; padding in the middle of tiles."""
+    require_kernels()
+    if causal and name.startswith("bigbird"):
+        pytest.skip("it has no causal form")
+    inputs, upstream = inputs_of(queries, 390, 20, heads=3)
+    mask, found = Mask(valid=draw(2, 390, salt=7) > -0.5 if padded else None, causal=causal), []
+    for impl, dtype in (("cpp", torch.float32), ("eager", torch.float64)):
+        variant = make(name, impl, 20, heads=3).to(dtype)
+        found.append(passes(variant, [x.to(dtype) for x in inputs], upstream.to(dtype), mask))
+        assert variant.implementation == impl
+    assert worst(*found) < 1e-5
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_any_list_is_its_mask_with_dropout_a_sink_and_fewer_heads_of_keys(rate: float) -> None:
+    """Patterns of each head at random, with blocks of queries and of keys that see nothing, and a tile for one pair."""
+    require_kernels()
+    queries, keys, heads = 200, 333, 4
+    inputs, upstream = inputs_of(queries, keys, 16, heads=heads, kv_heads=2)
+    seen = draw(heads, queries, keys, salt=11) > 0.8
+    seen[:, 64:128], seen[:, :, 128:192] = False, False
+    seen[1, 70, 130] = True
+    lists = SeenTiles.of(lambda rows: seen[:, rows], queries, keys)
+    valid = draw(2, keys, salt=7) > -0.5
+    drop = WeightDropout(rate, torch.tensor(5)) if rate else None
+    sink = draw(heads, salt=12)
+    leaves = [x.detach().requires_grad_() for x in (*inputs, sink)]
+    output = softmax_attention(*leaves[:3], Mask(valid=valid), drop, sink=leaves[3], lists=lists)
+    found = [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
+
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    key, value = (x.repeat_interleave(2, 1) for x in wide[1:3])
+    scores = wide[0] @ key.transpose(-2, -1) / 4.0
+    scores = scores.masked_fill(~(seen & valid[:, None, None]), -torch.inf)
+    scores = torch.cat([scores, wide[3][:, None, None].expand(2, -1, queries, 1)], -1)
+    weights = scores.softmax(-1)[..., :-1]
+    expected = (weights if drop is None else drop.apply(weights)) @ value
+    right = [expected.detach(), *torch.autograd.grad(expected, wide, upstream.double())]
+    assert worst(found, right) < 1e-5
+    assert not found[0][:, [0, 2, 3], 64:128].any()
+
+
+def test_lists_are_made_again_for_another_plan() -> None:
+    require_kernels()
+    inputs, _ = inputs_of(260, 260, 16, heads=3)
+    first, second = (make("bigbird[block=16]", "cpp", 16, heads=3) for _ in range(2))
+    second.plan.copy_(second.plan.flip(1))
+    expected = second(*inputs, Mask())
+    before = first(*inputs, Mask())
+    first.load_state_dict(second.state_dict())
+    assert torch.equal(first(*inputs, Mask()), expected) and not torch.equal(before, expected)
+
+
+MAP = partial(test_output_and_gradients_are_those_of_float64, Softmax1)
+WINDOW = test_windows_are_those_of_the_mask
+LIST = test_any_list_is_its_mask_with_dropout_a_sink_and_fewer_heads_of_keys
+
+FAULTS: dict[str, tuple[str, str, Callable[[], None]]] = {
+    "one key past the edge": ("(limits[r] - j, low, n)", "(limits[r] + 1 - j, low, n)", partial(MAP, "causal", 0.0)),
+    "one key less at the lower edge": ("(lowers[r] - j, 0, n)", "(lowers[r] + 1 - j, 0, n)", partial(WINDOW, 40, 0.0)),
+    "an edge of the backward": (
+        "(low, std::upper_bound(lowers", "(low, std::lower_bound(lowers", partial(WINDOW, 40, 0.0),
+    ),
+    "no last partial tile": ("j < width; j +=", "j + 2 * KEYS_OF_WORD <= width; j +=", partial(MAP, "all", 0.0)),
+    "the word of another row": ("* KEYS_OF_WORD + r])", "* KEYS_OF_WORD + r / 2])", partial(LIST, 0.0)),
+    "padding in the backward of lists": ("& 1 ? EVERY : 0)", "& 1 ? EVERY : EVERY)", partial(LIST, 0.0)),
+    "the bits of another query": ("row(head, first + r), j, high", "row(head, r), j, high", partial(MAP, "all", 0.2)),
+    "the bits of another key": (
+        "row(head, i + c), first + r,", "row(head, i + c), r,", partial(MAP, "padded", 0.2),
+    ),
+    "a sum that keeps its old maximum": ("block.total[r] *= factor;", "", partial(MAP, "all", 0.0)),
+    "the sign of the sum's gradient": ("of_sums[r] = -to.", "of_sums[r] = to.", partial(MAP, "all", 0.0)),
+}  # fmt: skip
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Planted in the C++ itself, which is built with it: a comparison above fails."""
+    require_kernels()
+    right, wrong, comparison = FAULTS[name]
+    comparison()
+    text = (build.SOURCES[0].parent / "tiles.cpp").read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    library = f"attnbench_fault_{[*FAULTS].index(name)}"
+    # a folder for this run alone, and quicker to compile
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path_factory.mktemp("cache", numbered=True)))
+    monkeypatch.setattr(build, "_COMMON_FLAGS", ("-O1", *build._COMMON_FLAGS[1:]))
+    torch.ops.load_library(build.built(text.replace(right, wrong).replace("attnbench_cpu", library)))
+    monkeypatch.setattr(torch.ops, "attnbench_cpu", getattr(torch.ops, library))
+    with pytest.raises(AssertionError):
+        comparison()
