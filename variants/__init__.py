@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .contract import AttentionShape, Mask, ScoredVariant, Variant, score_map
+    from .maps.elementwise import elementwise_map
     from .ops.entmax import entmax, entmax15, sparsemax
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ScoredVariant",
     "Variant",
     "build",
+    "elementwise_map",
     "entmax",
     "entmax15",
     "score_map",
@@ -46,6 +48,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import contract
+    from .maps import elementwise
     from .ops import entmax as maps
 
-    return getattr(maps if name in ("entmax", "entmax15", "sparsemax") else contract, name)
+    places = {"elementwise_map": elementwise, "entmax": maps, "entmax15": maps, "sparsemax": maps}
+    return getattr(places.get(name, contract), name)

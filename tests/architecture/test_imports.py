@@ -44,7 +44,7 @@ DOWN = {
     "variants": {
         "maps": {"ops", "kernels", "kernels/cpu", "kernels/triton", ""},
         "scores": {"ops", "kernels", "kernels/triton", ""},
-        "sparse": {"ops", "kernels", "kernels/triton", ""},
+        "sparse": {"ops", "kernels", "kernels/cpu", "kernels/triton", ""},
         "linear": {"ops", "kernels", "kernels/triton", ""},
         "low_rank": {"ops", ""},
         "pooling": {"ops", "kernels", "kernels/triton", ""},

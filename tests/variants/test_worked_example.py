@@ -1,20 +1,27 @@
-"""The example of variants/README.md runs as it stands, for any causal variant, and does what it says."""
+"""Examples of the documents run as they stand and do what they say: a layer of any causal variant, and a map."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from cpu_kernels import inputs_of, require_kernels
 
-README = Path(__file__).resolve().parents[2] / "variants" / "README.md"
+from attnbench.variants import AttentionShape, Mask
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def names_of(page: str, block: int) -> dict[str, Any]:
+    code = (ROOT / page).read_text(encoding="utf-8").split("```python\n")[block].split("```")[0]
+    names: dict[str, Any] = {"__name__": "mine"}
+    exec(compile(code, page, "exec"), names)
+    return names
 
 
 @pytest.fixture(scope="module")
 def example() -> dict[str, Any]:
-    code = README.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    names: dict[str, Any] = {}
-    exec(compile(code, str(README), "exec"), names)
-    return names
+    return names_of("variants/README.md", 1)
 
 
 @pytest.mark.parametrize("variant", ["entmax15", "softmax", "rela", "linear", "local[query_block=16,flange=16]"])
@@ -31,3 +38,15 @@ def test_the_layer_is_causal_blind_to_padding_and_learns(example: dict[str, Any]
     assert (after[0, 70:] - output[0, 70:]).abs().max() > 1e-3
     output.square().mean().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+def test_the_map_is_fused_and_gives_what_its_formula_says() -> None:
+    require_kernels()
+    cauchy, shape = names_of("docs/own-variant.md", 2)["cauchy"], AttentionShape(heads=2, head_dim=16, max_length=150)
+    (query, key, value), _ = inputs_of(150, 150, 16, heads=2)
+    variant = cauchy(shape)
+    weights = 1.0 / (1.0 + (query.double() @ key.double().transpose(-2, -1) / 4.0 / 1.5).square())
+    expected = weights / weights.sum(-1, keepdim=True) @ value.double()
+    torch.testing.assert_close(variant(query, key, value, Mask()).double(), expected, rtol=1e-4, atol=1e-5)
+    assert variant.implementation == "cpp"
+    assert {name for name, _ in variant.named_parameters()} == {"width"}

@@ -48,9 +48,12 @@ class Differential(Variant):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         dtype = accumulator(value.dtype)
         if self.impl == "sdpa":
-            # two maps of half the width are twice as many heads
+            # two maps of half the width are twice as many heads; zeros make them as wide as the values, since PyTorch
+            # fuses nothing of two widths, and the factor takes back what that does to the scale
+            padding = 0, query.shape[-1] // 2
+            queries, keys = (F.pad(_halves(x), padding) for x in (query * math.sqrt(2.0), key))
             doubled = torch.cat([value, value], 1)
-            both, self.implementation = fused_softmax(_halves(query), _halves(key), doubled, mask, self.weight_dropout)
+            both, self.implementation = fused_softmax(queries, keys, doubled, mask, self.weight_dropout)
             first, second = both.chunk(2, 1)
         else:
             first, second = (

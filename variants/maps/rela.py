@@ -101,9 +101,10 @@ class ReLA(ScoredVariant):
             from ..kernels.triton import rela as triton_rela
 
             return triton_rela.rela_attention(query, key, value, mask.valid, mask.causal, drop)
-        from ..kernels.cpu import rela as cpu_rela
+        from ..kernels.cpu.tiles import tiled_attention
+        from ..kernels.cpu.written import write
 
-        return cpu_rela.rela_attention(query, key, value, mask, drop)
+        return tiled_attention(query, key, value, mask, write(torch.relu), drop)
 
     def normalise(self, sums: Tensor) -> Tensor:
         """The gated norm of the weighted sums of values, both (batch, heads, queries, head_dim), float32 at least."""

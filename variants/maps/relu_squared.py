@@ -6,20 +6,19 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ..contract import Range, allowed_keys, score_map
+from ..contract import Range
+from .elementwise import elementwise_map
 
 
-@score_map(
+@elementwise_map(
     equation="P = ReLU(Q K^T / sqrt(d))^2 / n^power, n = number of keys; O = P V",
     paper="Wortsman et al. 2023, Replacing softmax with ReLU in Vision Transformers",
     simplex=False,
 )
-def relu_squared(scores: Tensor, allowed: Tensor | None, *, power: Annotated[float, Range(-10, 10)] = 1.0) -> Tensor:
+def relu_squared(scores: Tensor, count: Tensor, *, power: Annotated[float, Range(-10, 10)] = 1.0) -> Tensor:
     """Squared ReLU of the scores as weights, divided by the number of keys so that sums stay of order one.
 
     `power` is the exponent of that number: the paper finds about 1 best, 0 leaves the weights undivided. Counted are
     the keys that the query may see, so that padding and later keys change nothing.
     """
-    # at least one key, so that a row without any divides by one and stays zero
-    weights = scores.relu().square() / allowed_keys(scores, allowed).clamp(min=1.0) ** power
-    return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
+    return scores.relu().square() / count**power

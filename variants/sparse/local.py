@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Count, Mask, Range, Width
-from ..kernels.dispatch import choose_implementation, refusal
+from ..kernels.dispatch import DROPPING, choose_implementation, refusal
 from ..ops.bands import Band, RecentCache, attend, cached_bytes
 from ..ops.dropout import WeightDropout
 from ..ops.patterns import PatternVariant, absent, whole
@@ -25,16 +25,16 @@ class Local(PatternVariant):
     as in the Routing Transformer, or an eighth of max_length where that is less. `flange`: as `query_block`; any
     number, also 0 (blocks apart). `relative` adds vectors by distance, as the Routing Transformer does; `max_relative`,
     how far they go (at least query_block + flange, which is the default), turns it on. Only the blocks are computed.
-    Decoding keeps query_block + flange tokens. `impl`: auto takes the Triton kernels on a GPU that can run them, eager
-    otherwise; `flex` is PyTorch's FlexAttention, without vectors by distance and without dropout; eager is the
-    definition, and drops weights by the mask of the kernels.
+    Decoding keeps query_block + flange tokens. `impl`: auto takes C++ on a CPU and Triton's kernels on a GPU where they
+    can run, eager otherwise; C++ has no vectors by distance; `flex` is FlexAttention of PyTorch, without them and
+    without dropout; eager is the definition, and drops weights by the mask of the kernels.
     """
 
     equation: ClassVar = "o_i = sum_j softmax_j(q_i·(k_j + a_{j-i}) / sqrt(d)) (v_j + b_{j-i}); j in block(i) ± flange"
     paper: ClassVar = "Parmar et al. 2018, Image Transformer, 1D local attention; Roy et al. 2021, Routing Transformer"
     time: ClassVar = "O(N (query_block + flange) d)"
     memory: ClassVar = "O(N (query_block + flange))"
-    drops_inside: ClassVar = frozenset({"triton"})
+    drops_inside: ClassVar = DROPPING
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Local(PatternVariant):
         flange: Annotated[int, Range(0, 1_048_576)] | None = None,
         relative: bool = False,
         max_relative: Width | None = None,
-        impl: Literal["auto", "eager", "triton", "flex"] = "auto",
+        impl: Literal["auto", "eager", "cpp", "triton", "flex"] = "auto",
     ):
         super().__init__(shape)
         self.impl = impl
@@ -57,13 +57,16 @@ class Local(PatternVariant):
         self.maps_products = not self.brings_positions
 
     def supports(self, shape: AttentionShape) -> str | None:
-        if self.impl == "flex" and self.positions is not None:
-            return "impl=flex cannot add vectors to values: use impl=triton, or relative=false"
+        if self.impl in ("cpp", "flex") and self.positions is not None:
+            return f"impl={self.impl} cannot add vectors to values: use impl=triton, or relative=false"
         return super().supports(shape) or refusal(self.impl, shape, dropping=self.drops_inside)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         self.implementation = choose_implementation(
-            *(self.impl, query, key, value), dropout=self.weight_dropout, dropping=self.drops_inside
+            *(self.impl, query, key, value),
+            dropout=self.weight_dropout,
+            dropping=self.drops_inside,
+            cpu_kernels=self.positions is None,
         )
         # fewer queries than keys are the last positions: their bounds count from `missing` on
         missing, keys, scale = absent(query, key), key.shape[2], query.shape[-1] ** -0.5
@@ -72,6 +75,12 @@ class Local(PatternVariant):
             # as `PatternVariant.forward`, with dropout, which numbers queries from the first of the call on
             return self.blocked(F.pad(query, (0, 0, missing, 0)), key, value, mask, drop, missing)[:, :, missing:]
         lower, upper = self.bounds(torch.arange(missing, keys, device=query.device), keys, mask.causal)
+        if self.implementation == "cpp":
+            from ..kernels.cpu.tiles import softmax_attention
+
+            # bounds of a causal mask end at each query
+            seen = Mask(valid=mask.valid, bounds=torch.stack([lower, upper], -1)[None])
+            return softmax_attention(query, key, value, seen, drop)
         if self.implementation == "flex":
             from ..kernels.triton.flex import flex_interval_attention
 

@@ -9,17 +9,19 @@ from torch import Tensor
 
 from ..contract import AttentionShape, Count, Mask, Range
 from ..ops.bands import Band, RecentCache, attend, cached_bytes
-from ..ops.patterns import PatternVariant, whole
+from ..ops.patterns import whole
+from .listed import Impl, ListedPattern
 
 
-class Longformer(PatternVariant):
+class Longformer(ListedPattern):
     """Sliding-window attention with global tokens: each query sees `window` keys on each side and the first tokens.
 
     The first `global_tokens` tokens see everything and are seen by all. Causal: the window reaches back only, and
     the global tokens are keys that every later query sees. `window`: 256 a side (512 in all) as in the paper, or an
     eighth of max_length where that is less; `global_tokens`: 1, the class token of the paper's classifiers. The paper
     projects queries and keys a second time for global attention; here both kinds share the projections of the model.
-    Computed in blocks of at least 32 queries; decoding keeps the global tokens and the window.
+    Computed in blocks of at least 32 queries, on a CPU by tiles in C++, without dropout; decoding keeps the global
+    tokens and the window.
     """
 
     equation: ClassVar = "o_i = sum_j softmax_j(q_i·k_j / sqrt(d)) v_j; |i - j| <= window or j < g or i < g"
@@ -33,8 +35,9 @@ class Longformer(PatternVariant):
         *,
         window: Count | None = None,
         global_tokens: Annotated[int, Range(0, 1_048_576)] = 1,
+        impl: Impl = "auto",
     ):
-        super().__init__(shape)
+        super().__init__(shape, impl=impl)
         self.window = whole("window", window, min(256, shape.max_length // 8))
         self.global_tokens = whole("global_tokens", global_tokens, 1, least=0)
 

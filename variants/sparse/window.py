@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Count, Mask, masked_softmax, repeat_heads
+from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import Band, RecentCache, attend, cached_bytes, scaled
 from ..ops.patterns import PatternVariant, absent, whole
 
@@ -20,7 +21,7 @@ class Window(PatternVariant):
     moves block by block. `size`: 128 as in gpt-oss, or an eighth of max_length where that is less. `sink=learned`: one
     more score for each head in the sum of exponentials, started at 0, that has no value, so that a head can abstain.
     Queries are computed in blocks of half a window, each with all keys that one of them sees, so that up to a third of
-    the scores is computed in vain. Decoding keeps `size` tokens.
+    the scores is computed in vain; on a CPU C++ goes by tiles, without dropout. Decoding keeps `size` tokens.
     """
 
     equation: ClassVar = (
@@ -33,10 +34,34 @@ class Window(PatternVariant):
     time: ClassVar = "O(N size d)"
     memory: ClassVar = "O(N size)"
 
-    def __init__(self, shape: AttentionShape, *, size: Count | None = None, sink: Literal["none", "learned"] = "none"):
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        size: Count | None = None,
+        sink: Literal["none", "learned"] = "none",
+        impl: Literal["auto", "eager", "cpp"] = "auto",
+    ):
         super().__init__(shape)
+        self.impl = impl
         self.size = whole("size", size, min(128, shape.max_length // 8))
         self.sink = nn.Parameter(torch.zeros(shape.heads)) if sink == "learned" else None
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        return super().supports(shape) or refusal(self.impl, shape)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        self.implementation = choose_implementation(
+            self.impl, query, key, value, dropout=self.weight_dropout, cpu_kernels=True
+        )
+        if self.implementation == "eager":
+            return super().forward(query, key, value, mask)
+        from ..kernels.cpu.tiles import softmax_attention
+
+        keys, at = key.shape[2], torch.arange(absent(query, key), key.shape[2], device=query.device)
+        upper = at + (1 if mask.causal else self.size)
+        bounds = torch.stack([(at - self.size + 1).clamp(min=0), upper.clamp(max=keys)], -1)
+        return softmax_attention(query, key, value, Mask(valid=mask.valid, bounds=bounds[None]), sink=self.sink)
 
     def visible(self, at: Tensor, keys: int, causal: bool) -> Tensor:
         return self._inside(at[:, None], torch.arange(keys, device=at.device), causal)[None]

@@ -217,10 +217,10 @@ def test_a_timing_hangs_on_the_source_of_the_reference_too(monkeypatch):
 
 
 def test_the_contract_is_no_part_of_a_variants_own_source():
-    own = closure(VARIANTS.source("relu-squared"), PACKAGE / "variants")
+    own = closure(VARIANTS.source("topk"), PACKAGE / "variants")
     contract = PACKAGE / "variants" / "contract.py"
-    assert contract in own and variant_hash(cell("relu-squared"), "cpu") != variant_hash(cell("sigmoid"), "cpu")
-    source = VARIANTS.source("relu-squared")
+    assert contract in own and variant_hash(cell("topk"), "cpu") != variant_hash(cell("sigmoid"), "cpu")
+    source = VARIANTS.source("topk")
     assert fingerprint._hash_of(source, None) == token_hash([source])
 
 
@@ -229,7 +229,7 @@ def test_native_sources_and_their_headers_belong_to_the_variant():
     found = closure(VARIANTS.source("entmax15"), PACKAGE / "variants")
     names = {file.relative_to(PACKAGE / "variants" / "kernels" / "cpu").as_posix() for file in found
              if file.parent.name == "cpu"}  # fmt: skip
-    assert {"entmax.py", "entmax.cpp", "gemm.h", "solver.h", "rows.h"} <= names and "rela.cpp" not in names
+    assert {"entmax.py", "entmax.cpp", "gemm.h", "solver.h", "rows.h"} <= names and "tiles.cpp" not in names
 
 
 def files_that_count(monkeypatch, name, device):

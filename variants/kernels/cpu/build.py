@@ -60,13 +60,13 @@ except Exception as error:
 def failure() -> str | None:
     """None where the kernels are loaded, as torch.ops.attnbench_cpu; else why they cannot be. Builds at first call."""
     try:
-        library = _built()
+        library = built()
         try:
             _load(library)
         except OSError:
             # one that the system loads no longer would otherwise stand in the way of a new one for ever
             _set_aside(library)
-            _load(_built())
+            _load(built())
     except Exception as error:
         # whatever a toolchain may raise: the caller has other paths, and needs the reason alone
         return _reason(error)
@@ -82,13 +82,14 @@ def flags() -> tuple[str, ...]:
     return *_COMMON_FLAGS, *_CAPABILITY_FLAGS.get(torch.backends.cpu.get_cpu_capability(), _PLAIN_FLAGS)
 
 
-def folders() -> list[Path]:
+def folders(unit: str = "") -> list[Path]:
     """Where the library for this source, these flags and this PyTorch may lie; the first that can be trusted counts.
 
+    unit: the source, where it is not that of the kernels here.
     ATTNBENCH_CACHE may name a folder that several users share; the user's own follows it.
     """
-    given = hashlib.sha256()
-    for path in (*SOURCES, *HEADERS):
+    given = hashlib.sha256(unit.encode())
+    for path in (*(() if unit else SOURCES), *HEADERS):
         given.update(path.read_bytes())
     # another PyTorch has another binary interface
     given.update("\n".join((*flags(), torch.__version__, *compiler())).encode())
@@ -112,22 +113,26 @@ def compiler() -> tuple[str, ...]:
     return (found, *more) if found else ()
 
 
-def _built() -> Path:
-    found = next((each / LIBRARY for each in folders() if _is_usable(each / LIBRARY)), None)
+def built(unit: str = "") -> Path:
+    """The library of the kernels, or of the C++ source `unit`, which may include their headers; compiled at first.
+
+    Raises RuntimeError where it cannot be.
+    """
+    found = next((each / LIBRARY for each in folders(unit) if _is_usable(each / LIBRARY)), None)
     if found is not None:
         return found
     if not compiler():
         raise RuntimeError("no C++ compiler found; install g++, or name one in CXX")
     if shutil.which("ninja") is None:
         raise RuntimeError("no ninja found; pip install ninja")
-    home = _claimed()
+    home = _claimed(unit)
     library = home / LIBRARY
     # several workers may start at once: one builds, the others wait and load
     with FileLock(home / "lock"):
         # another process may have built it meanwhile
         if not _is_usable(library):
             _set_aside(library)
-            _build(home, library)
+            _build(home, library, unit)
     return library
 
 
@@ -160,9 +165,9 @@ def _set_aside(library: Path) -> None:
         library.replace(library.with_name(f"{library.name}.damaged"))
 
 
-def _claimed() -> Path:
+def _claimed(unit: str) -> Path:
     """The first folder that this user alone can write in, made where it is missing."""
-    for home in folders():
+    for home in folders(unit):
         try:
             make_private(home)
             if is_trusted(home.parent) and not is_trusted(home) and home.stat().st_uid == os.getuid():
@@ -174,14 +179,14 @@ def _claimed() -> Path:
         if is_trusted(home):
             return home
     raise RuntimeError(
-        f"expected a folder that nobody else can write in, got {folders()[0]}; name another in ATTNBENCH_CACHE"
+        f"expected a folder that nobody else can write in, got {folders(unit)[0]}; name another in ATTNBENCH_CACHE"
     )
 
 
-def _build(home: Path, library: Path) -> None:
+def _build(home: Path, library: Path, unit: str) -> None:
+    what, long = ("a map of scores", "some seconds") if unit else ("the C++ attention kernels", "about half a minute")
     print(
-        f"attnbench: building the C++ attention kernels ({torch.backends.cpu.get_cpu_capability()}), once; "
-        f"about half a minute, kept in {home}",
+        f"attnbench: building {what} ({torch.backends.cpu.get_cpu_capability()}), once; {long}, kept in {home}",
         file=sys.stderr,
         flush=True,
     )
@@ -189,9 +194,12 @@ def _build(home: Path, library: Path) -> None:
     # a folder of its own: a build that was killed left a lock in its folder, which PyTorch would wait for
     with tempfile.TemporaryDirectory(dir=home, prefix="build-") as folder:
         work = Path(folder)
+        if unit:
+            (work / "unit.cpp").write_text(unit, encoding="utf-8")
         arguments = {
             "name": NAME,
-            "sources": [str(path) for path in SOURCES],
+            "sources": [str(path) for path in ([work / "unit.cpp"] if unit else SOURCES)],
+            "extra_include_paths": [str(_HERE)],
             "extra_cflags": flags(),
             "extra_ldflags": ["-fopenmp"],
             "build_directory": folder,

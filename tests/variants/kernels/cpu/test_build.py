@@ -20,13 +20,13 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
         monkeypatch.setenv("XDG_CACHE_HOME", f"{folder}/own")
         monkeypatch.setattr(build, "compiler", lambda: ("c++",))
         monkeypatch.setattr(build.shutil, "which", lambda name: name)
-        monkeypatch.setattr(build, "_build", built)
+        monkeypatch.setattr(build, "_build", built_here)
         first, second = build.folders()
         assert (Path(folder, "shared"), Path(folder, "own")) == (first.parents[1], second.parents[2])
         yield first, second
 
 
-def built(home: Path, library: Path) -> None:
+def built_here(home: Path, library: Path, unit: str) -> None:
     (home / "new").write_text("built")
     build._keep(home / "new", library)
 
@@ -40,16 +40,16 @@ def plant(home: Path, mode: int) -> None:
 
 
 def test_a_library_is_built_once_in_a_folder_for_this_user_alone(shared: tuple[Path, Path]) -> None:
-    library = build._built()
+    library = build.built()
     assert library == shared[0] / build.LIBRARY and library.read_text() == "built"
     assert library.parent.stat().st_mode & 0o777 == 0o700
     first = library.stat().st_ino
-    assert build._built().stat().st_ino == first
+    assert build.built().stat().st_ino == first
 
 
 @pytest.mark.parametrize("damage", ["library", "checksum", "no checksum"])
 def test_a_library_that_is_not_as_it_was_built_is_built_again(shared: tuple[Path, Path], damage: str) -> None:
-    library = build._built()
+    library = build.built()
     note = library.with_name(f"{build.LIBRARY}.sha256")
     if damage == "library":
         library.write_text("damaged in the middle")
@@ -58,13 +58,13 @@ def test_a_library_that_is_not_as_it_was_built_is_built_again(shared: tuple[Path
     else:
         note.unlink()
     before = library.read_text()
-    assert build._built().read_text() == "built"
+    assert build.built().read_text() == "built"
     assert library.with_name(f"{build.LIBRARY}.damaged").read_text() == before
 
 
 def test_a_library_in_a_folder_that_others_may_write_in_is_built_again(shared: tuple[Path, Path]) -> None:
     plant(shared[0], 0o775)
-    library = build._built()
+    library = build.built()
     assert library.parent == shared[0] and library.read_text() == "built"
     assert library.parent.stat().st_mode & 0o777 == 0o700
 
@@ -72,9 +72,9 @@ def test_a_library_in_a_folder_that_others_may_write_in_is_built_again(shared: t
 def test_a_cache_that_others_may_write_in_is_passed_over_for_the_own(shared: tuple[Path, Path]) -> None:
     plant(shared[0], 0o755)
     shared[0].parent.chmod(0o777)
-    library = build._built()
+    library = build.built()
     assert library.parent == shared[1] and library.read_text() == "built"
     assert (shared[0] / build.LIBRARY).read_text() == "planted"
     shared[1].parents[2].chmod(0o777)
     with pytest.raises(RuntimeError, match="expected a folder that nobody else can write in"):
-        build._built()
+        build.built()

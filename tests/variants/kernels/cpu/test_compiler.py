@@ -34,12 +34,12 @@ def test_a_wrapper_around_the_compiler_builds_and_a_second_build_too(
     source.write_text("int attnbench_probe() { return 1; }\n", encoding="utf-8")
     monkeypatch.setattr(cpu_build, "SOURCES", [source])
     assert cpu_build.compiler() == (str(wrapper), "c++")
-    first = cpu_build._built()
+    first = cpu_build.built()
     assert first.is_file()
     calls = (tmp_path / "calls").read_text(encoding="utf-8").split()
     assert len(calls) >= 2 and set(calls) == {"c++"}, "one call compiles, one links"
     source.write_text("int attnbench_probe() { return 2; }\n", encoding="utf-8")
-    second = cpu_build._built()
+    second = cpu_build.built()
     assert second.is_file() and second.parent != first.parent
 
 

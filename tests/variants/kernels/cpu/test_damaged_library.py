@@ -24,7 +24,7 @@ def test_a_torn_library_is_set_aside_and_built_anew(tmp_path: Path, monkeypatch:
             raise OSError(f"{path}: file too short")
         loaded.append(path.read_bytes())
 
-    monkeypatch.setattr(build, "_built", built)
+    monkeypatch.setattr(build, "built", built)
     monkeypatch.setattr(build, "_load", load)
     assert build.failure.__wrapped__() is None
     assert loaded == [b"whole"]

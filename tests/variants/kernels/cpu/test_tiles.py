@@ -1,0 +1,301 @@
+"""Attention by tiles with maps that are written as C++: against the eager form in float64, on every edge of a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from cpu_kernels import draw, inputs_of, make, passes, require_kernels
+from seeds import seed
+from torch import Tensor
+
+from attnbench.variants.contract import AttentionShape, Mask, SelectionError, Unsupported
+from attnbench.variants.kernels.cpu import build
+from attnbench.variants.kernels.cpu.lists import SeenTiles
+from attnbench.variants.kernels.cpu.tiles import softmax_attention
+from attnbench.variants.kernels.cpu.written import write
+from attnbench.variants.maps.elementwise import ElementwiseMap, elementwise_map
+from attnbench.variants.maps.relu_squared import relu_squared
+from attnbench.variants.maps.sigmoid import sigmoid
+from attnbench.variants.maps.softmax1 import Softmax1
+from attnbench.variants.maps.softpick import softpick
+from attnbench.variants.ops.dropout import WeightDropout
+
+
+@elementwise_map(normaliser="sum", learned={"width": 1.5})
+def cauchy(scores: Tensor, width: Tensor) -> Tensor:
+    """Weights of a Cauchy distribution, whose width each head learns."""
+    return 1.0 / (1.0 + (scores / width).square())
+
+
+@elementwise_map(learned={"slope": 1.0})
+def many_operators(scores: Tensor, count: Tensor, slope: Tensor, *, power: float = 0.5) -> Tensor:
+    """What fused code has to write: conditions, bounds, powers and functions."""
+    bent = torch.where(scores > 0.1, scores.abs(), scores.tanh().clamp(-0.3, 0.9))
+    return torch.nn.functional.softplus(scores * slope) * bent / count**power
+
+
+MAPS = (sigmoid, relu_squared, softpick, Softmax1, cauchy, many_operators)
+# of the second, parts of tiles are left over at every edge
+SIZES = ((64, 128), (70, 333), (260, 260))
+
+
+def passes_of(
+    kind: type[ElementwiseMap], impl: str, inputs: tuple[Tensor, ...], upstream: Tensor, mask: Mask, rate: float
+) -> list[Tensor]:
+    """The output, and the gradients of inputs and parameters, under one mask of dropout."""
+    options = {"sink": "learned"} if kind is Softmax1 else {}
+    shape = AttentionShape(heads=inputs[0].shape[1], head_dim=inputs[0].shape[-1], max_length=400, dropout=rate)
+    variant = kind(shape, impl=impl, **options).train().to(upstream.dtype)  # type: ignore[arg-type]
+    for parameter in variant.parameters():
+        parameter.data += torch.linspace(-0.5, 0.7, parameter.numel())
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    torch.manual_seed(seed(9))
+    output = variant(leaves[0], leaves[1], leaves[2], mask)
+    assert variant.implementation == impl
+    return [output.detach(), *torch.autograd.grad(output, [*leaves, *variant.parameters()], upstream)]
+
+
+def worst(found: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest error, relative to the largest entry of its tensor."""
+    pairs = zip(found, expected, strict=True)
+    return max(float((x.double() - y).abs().max() / y.abs().max().clamp(min=1e-9)) for x, y in pairs)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("masked", ["all", "causal", "padded", "causal and padded"])
+@pytest.mark.parametrize("kind", MAPS)
+def test_output_and_gradients_are_those_of_float64(kind: type[ElementwiseMap], masked: str, rate: float) -> None:
+    require_kernels()
+    for queries, keys in SIZES:
+        inputs, upstream = inputs_of(queries, keys, 20, heads=4, kv_heads=2)
+        valid = draw(2, keys, salt=7) > -0.5 if "padded" in masked else None
+        mask = Mask(valid=valid, causal="causal" in masked)
+        found = passes_of(kind, "cpp", inputs, upstream, mask, rate)
+        expected = passes_of(kind, "eager", tuple(x.double() for x in inputs), upstream.double(), mask, rate)
+        assert worst(found, expected) < 1e-5, (queries, keys)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("size", [2, 40, 100, 300])
+def test_windows_are_those_of_the_mask(size: int, rate: float) -> None:
+    """Bounds cut tiles on both sides; blocks of 64 and of 128 queries."""
+    require_kernels()
+    (query, key, value), upstream = inputs_of(390, 390, 16, heads=2)
+    at = torch.arange(390)
+    bounds = torch.stack([(at - size + 1).clamp(min=0), (at + size // 2 + 1).clamp(max=390)], -1)[None]
+    leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    drop = WeightDropout(rate, torch.tensor(5)) if rate else None
+    output = softmax_attention(leaves[0], leaves[1], leaves[2], Mask(bounds=bounds), drop)
+    allowed = Mask(bounds=bounds).allowed(390, 390, query.device)
+    assert allowed is not None
+    scores = (wide[0] @ wide[1].transpose(-2, -1) / 4.0).masked_fill(~allowed, -torch.inf)
+    weights = scores.softmax(-1)
+    expected = (weights if drop is None else drop.apply(weights)) @ wide[2]
+    found = [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
+    right = [expected.detach(), *torch.autograd.grad(expected, wide, upstream.double())]
+    assert worst(found, right) < 1e-5
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries", [60, 390])
+@pytest.mark.parametrize("name", ["window[size=30]", "window[size=90,sink=learned]", "local[query_block=24,flange=50]"])
+def test_patterns_in_tiles_are_those_of_float64(name: str, queries: int, causal: bool) -> None:
+    """Fewer queries than keys are the last ones."""
+    require_kernels()
+    inputs, upstream = inputs_of(queries, 390, 16, heads=2)
+    mask, found = Mask(valid=draw(2, 390, salt=7) > -0.5, causal=causal), []
+    for impl, dtype in (("cpp", torch.float32), ("eager", torch.float64)):
+        variant = make(name, impl, 16, heads=2).to(dtype)
+        found.append(passes(variant, [x.to(dtype) for x in inputs], upstream.to(dtype), mask))
+        assert variant.implementation == impl
+    assert worst(*found) < 1e-5
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_a_run_gives_the_same_bits_again(kind: type[ElementwiseMap]) -> None:
+    require_kernels()
+    inputs, upstream = inputs_of(260, 333, 16, heads=2)
+    first, second = (passes_of(kind, "cpp", inputs, upstream, Mask(causal=True), 0.1) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def test_two_threads_agree_with_one() -> None:
+    require_kernels()
+    inputs, upstream = inputs_of(260, 333, 16, heads=2)
+    given = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(passes_of(Softmax1, "cpp", inputs, upstream, Mask(causal=True), 0.1))
+    finally:
+        torch.set_num_threads(given)
+    assert worst(found[0], [x.double() for x in found[1]]) < 1e-5
+
+
+def test_a_query_and_a_key_that_are_no_number_are_seen() -> None:
+    require_kernels()
+    (query, key, value), _ = inputs_of(70, 140, 16, heads=1, batch=1)
+    query[0, 0, 3], key[0, 0, 100] = torch.nan, torch.nan
+    for kind in MAPS:
+        shape = AttentionShape(heads=1, head_dim=16, max_length=140)
+        output = kind(shape, impl="cpp")(query, key, value, Mask(causal=True))  # type: ignore[arg-type]
+        # queries stand at the last keys: from number 30 on they see key 100
+        expected = (torch.arange(70) >= 30) | (torch.arange(70) == 3)
+        assert torch.equal(output[0, 0].isnan().any(-1), expected), kind.__name__
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda scores: scores.sort(-1).values, "it computes sort"),
+        (lambda scores: scores / scores.shape[-1], "how many scores there are"),
+        (lambda scores: scores if scores.max() > 0 else -scores, "it cannot be traced"),
+        (lambda scores: scores * torch.linspace(0.0, 1.0, scores.shape[-1]), "it computes arange"),
+        (lambda scores: scores.sum(-1), r"it gives \(2,\) for scores \(2, 3\)"),
+    ],
+)
+def test_what_cannot_be_fused_says_why_and_runs_eagerly(function: object, reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        write(function)  # type: ignore[arg-type]
+
+
+def test_writing_a_map_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    written = write(lambda scores: scores.exp())
+    assert "exp(" in written.source and torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_map_that_cannot_be_fused_refuses_cpp_and_runs_by_itself() -> None:
+    require_kernels()
+
+    @elementwise_map()
+    def ranked(scores: Tensor) -> Tensor:
+        return scores.sort(-1).values
+
+    shape = AttentionShape(heads=2, head_dim=16, max_length=260)
+    assert "impl=cpp: it computes sort" in str(ranked(shape, impl="cpp").supports(shape))
+    (query, key, value), _ = inputs_of(260, 260, 16, heads=2)
+    variant = ranked(shape)
+    variant(query, key, value, Mask())
+    assert variant.implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("function", "got"),
+    [
+        (lambda scores, widht: scores / widht, "widht"),
+        (lambda scores: scores, "scores alone"),
+        (lambda scores, width, scale: scores / width * scale, "width, scale"),
+    ],
+)
+def test_a_map_that_takes_what_nothing_gives_is_refused_where_it_is_declared(function: object, got: str) -> None:
+    with pytest.raises(SelectionError, match=f"expected scores, then any of count, top, width, .* got {got};"):
+        elementwise_map(learned={"width": 1.5})(function)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("queries", [60, 390])
+@pytest.mark.parametrize(
+    "name", ["longformer[window=30,global_tokens=3]", "longformer[window=5,global_tokens=70]", "bigbird[block=16]"]
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_lists_of_tiles_are_those_of_float64(name: str, causal: bool, queries: int, padded: bool) -> None:
+    """A pattern of all heads and one of each; tiles left over at both ends; padding in the middle of tiles."""
+    require_kernels()
+    if causal and name.startswith("bigbird"):
+        pytest.skip("it has no causal form")
+    inputs, upstream = inputs_of(queries, 390, 20, heads=3)
+    mask, found = Mask(valid=draw(2, 390, salt=7) > -0.5 if padded else None, causal=causal), []
+    for impl, dtype in (("cpp", torch.float32), ("eager", torch.float64)):
+        variant = make(name, impl, 20, heads=3).to(dtype)
+        found.append(passes(variant, [x.to(dtype) for x in inputs], upstream.to(dtype), mask))
+        assert variant.implementation == impl
+    assert worst(*found) < 1e-5
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_any_list_is_its_mask_with_dropout_a_sink_and_fewer_heads_of_keys(rate: float) -> None:
+    """Patterns of each head at random, with blocks of queries and of keys that see nothing, and a tile for one pair."""
+    require_kernels()
+    queries, keys, heads = 200, 333, 4
+    inputs, upstream = inputs_of(queries, keys, 16, heads=heads, kv_heads=2)
+    seen = draw(heads, queries, keys, salt=11) > 0.8
+    seen[:, 64:128], seen[:, :, 128:192] = False, False
+    seen[1, 70, 130] = True
+    lists = SeenTiles.of(lambda rows: seen[:, rows], queries, keys)
+    valid = draw(2, keys, salt=7) > -0.5
+    drop = WeightDropout(rate, torch.tensor(5)) if rate else None
+    sink = draw(heads, salt=12)
+    leaves = [x.detach().requires_grad_() for x in (*inputs, sink)]
+    output = softmax_attention(*leaves[:3], Mask(valid=valid), drop, sink=leaves[3], lists=lists)
+    found = [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
+
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    key, value = (x.repeat_interleave(2, 1) for x in wide[1:3])
+    scores = wide[0] @ key.transpose(-2, -1) / 4.0
+    scores = scores.masked_fill(~(seen & valid[:, None, None]), -torch.inf)
+    scores = torch.cat([scores, wide[3][:, None, None].expand(2, -1, queries, 1)], -1)
+    weights = scores.softmax(-1)[..., :-1]
+    expected = (weights if drop is None else drop.apply(weights)) @ value
+    right = [expected.detach(), *torch.autograd.grad(expected, wide, upstream.double())]
+    assert worst(found, right) < 1e-5
+    assert not found[0][:, [0, 2, 3], 64:128].any()
+
+
+def test_lists_are_made_again_for_another_plan() -> None:
+    require_kernels()
+    inputs, _ = inputs_of(260, 260, 16, heads=3)
+    first, second = (make("bigbird[block=16]", "cpp", 16, heads=3) for _ in range(2))
+    second.plan.copy_(second.plan.flip(1))
+    expected = second(*inputs, Mask())
+    before = first(*inputs, Mask())
+    first.load_state_dict(second.state_dict())
+    assert torch.equal(first(*inputs, Mask()), expected) and not torch.equal(before, expected)
+
+
+MAP = partial(test_output_and_gradients_are_those_of_float64, Softmax1)
+WINDOW = test_windows_are_those_of_the_mask
+LIST = test_any_list_is_its_mask_with_dropout_a_sink_and_fewer_heads_of_keys
+
+FAULTS: dict[str, tuple[str, str, Callable[[], None]]] = {
+    "one key past the edge": ("(limits[r] - j, low, n)", "(limits[r] + 1 - j, low, n)", partial(MAP, "causal", 0.0)),
+    "one key less at the lower edge": ("(lowers[r] - j, 0, n)", "(lowers[r] + 1 - j, 0, n)", partial(WINDOW, 40, 0.0)),
+    "an edge of the backward": (
+        "(low, std::upper_bound(lowers", "(low, std::lower_bound(lowers", partial(WINDOW, 40, 0.0),
+    ),
+    "no last partial tile": ("j < width; j +=", "j + 2 * KEYS_OF_WORD <= width; j +=", partial(MAP, "all", 0.0)),
+    "the word of another row": ("* KEYS_OF_WORD + r])", "* KEYS_OF_WORD + r / 2])", partial(LIST, 0.0)),
+    "padding in the backward of lists": ("& 1 ? EVERY : 0)", "& 1 ? EVERY : EVERY)", partial(LIST, 0.0)),
+    "the bits of another query": ("row(head, first + r), j, high", "row(head, r), j, high", partial(MAP, "all", 0.2)),
+    "the bits of another key": (
+        "row(head, i + c), first + r,", "row(head, i + c), r,", partial(MAP, "padded", 0.2),
+    ),
+    "a sum that keeps its old maximum": ("block.total[r] *= factor;", "", partial(MAP, "all", 0.0)),
+    "the sign of the sum's gradient": ("of_sums[r] = -to.", "of_sums[r] = to.", partial(MAP, "all", 0.0)),
+}  # fmt: skip
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Planted in the C++ itself, which is built with it: a comparison above fails."""
+    require_kernels()
+    right, wrong, comparison = FAULTS[name]
+    comparison()
+    text = (build.SOURCES[0].parent / "tiles.cpp").read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    library = f"attnbench_fault_{[*FAULTS].index(name)}"
+    # a folder for this run alone, and quicker to compile
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path_factory.mktemp("cache", numbered=True)))
+    monkeypatch.setattr(build, "_COMMON_FLAGS", ("-O1", *build._COMMON_FLAGS[1:]))
+    torch.ops.load_library(build.built(text.replace(right, wrong).replace("attnbench_cpu", library)))
+    monkeypatch.setattr(torch.ops, "attnbench_cpu", getattr(torch.ops, library))
+    with pytest.raises(AssertionError):
+        comparison()

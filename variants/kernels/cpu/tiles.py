@@ -1,0 +1,142 @@
+"""Attention with any map of `written.py` in C++, by tiles of scores: nothing of queries × keys in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ...contract import Mask
+from ...ops.dropout import WeightDropout
+from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
+from ...ops.inputs import check_inputs
+from .lists import BLOCK, SeenTiles
+from .packing import Packing, common_width, flat, unflat
+from .written import Written, write
+
+
+def tiled_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    written: Written,
+    drop: WeightDropout | None = None,
+    *,
+    learned: Mapping[str, Tensor] | None = None,
+    sink: Tensor | float | None = None,
+    epsilon: float = 0.0,
+    lists: SeenTiles | None = None,
+) -> Tensor:
+    """Sums of values by the weights of a map, (batch, heads, queries, head_dim), float32.
+
+    learned: numbers of each head by name, (heads,). sink: the score of one key more without a value, (heads,) or one
+    number; epsilon: added to the sums that divide the weights. drop: dropout of the weights; its mask is computed again
+    in the backward, and never stored. The bounds of the mask, if it has any, never fall from one query to the next.
+    lists: which keys each query sees, for a map that takes `top`; the mask then says which keys are real, and no more.
+    Computed in float32 whatever the dtype of the inputs; values may have another width than keys, and the sums have
+    that of the values. Differentiable once. Needs the kernels loaded: `build.failure()` is None. Raises SelectionError
+    for shapes that do not fit.
+    """
+    check_inputs(query, key, value, mask.valid, grouped=True)
+    given = learned or {}
+    if isinstance(sink, float):
+        sink = torch.full((query.shape[1],), sink)
+    further = mask, written, drop, epsilon, lists, tuple(given)
+    return cast(Tensor, _Sums.apply(query, key, value, sink, *further, *given.values()))  # type: ignore[no-untyped-call]
+
+
+def softmax_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    drop: WeightDropout | None = None,
+    *,
+    sink: Tensor | None = None,
+    lists: SeenTiles | None = None,
+) -> Tensor:
+    """`tiled_attention` by softmax, in the dtype of `value`; sink: a score of each head, (heads,), without a value."""
+    written = write(_exponential, ("top",), (), True)
+    return tiled_attention(query, key, value, mask, written, drop, sink=sink, lists=lists).to(value.dtype)
+
+
+def _exponential(scores: Tensor, top: Tensor) -> Tensor:
+    return (scores - top).exp()
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sink: Tensor | None,
+        mask: Mask,
+        written: Written,
+        drop: WeightDropout | None,
+        epsilon: float,
+        lists: SeenTiles | None,
+        names: tuple[str, ...],
+        *learned: Tensor,
+    ) -> Tensor:
+        batch, _, queries, _ = query.shape
+        # a list names keys by their place, so that padding stays where it is
+        ctx.packing = packing = Packing.of(Mask() if lists else mask, batch, queries, key.shape[2])
+        ctx.lists, ctx.valid = lists, mask.valid
+        ctx.drop, ctx.written, ctx.names = drop, written, names
+        ctx.scale = query.shape[-1] ** -0.5
+        ctx.rows = BLOCK if lists else _rows(mask, packing)
+        width = common_width(key, value)
+        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
+        count = (packing.limits - packing.lowers).clamp(min=1)[:, None]
+        given = {"count": count, **{name: x[:, None] for name, x in zip(names, learned, strict=True)}}
+        numbers = written.numbers(written.forward, given, query.shape[:3])
+        sinks = None if sink is None else sink.float().repeat(batch)
+        output, tops, inverses = torch.ops.attnbench_cpu.tiles_forward(
+            *(*packed, packing.lowers, packing.limits, ctx.scale, written.address, numbers, sinks, epsilon, ctx.rows),
+            [*lists.by_queries, lists.real(mask.valid, batch)] if lists else [],
+            *packing.drop_arguments(drop),
+        )
+        # the scores are computed again in the backward: keeping them would cost queries × keys
+        ctx.save_for_backward(query, key, value, sink, output, tops, inverses, count, *learned)
+        return unflat(output, query, value.shape[-1], torch.float32)
+
+    @staticmethod
+    @first_derivative_only(THROUGH_EAGER)
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, sink, output, tops, inverses, count, *learned = ctx.saved_tensors
+        packing, written = ctx.packing, ctx.written
+        batch, heads, queries, _ = query.shape
+        width = common_width(key, value)
+        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
+        given = {"count": count, **{name: x[:, None] for name, x in zip(ctx.names, learned, strict=True)}}
+        if tops.numel():
+            given["top"] = tops.view(batch, heads, queries)
+        numbers = written.numbers(written.backward, given, query.shape[:3])
+        sinks = None if sink is None else sink.float().repeat(batch)
+        to_query, to_key, to_value, to_numbers, to_sinks = torch.ops.attnbench_cpu.tiles_backward(
+            *(flat(grad_output, columns=width), output, inverses, *packed, packing.lowers, packing.limits, ctx.scale),
+            *(written.address, numbers, sinks, ctx.rows),
+            [*ctx.lists.by_keys, ctx.lists.real(ctx.valid, batch)] if ctx.lists else [],
+            *packing.drop_arguments(ctx.drop),
+        )
+        gradient = unflat(to_query, query, query.shape[-1], query.dtype)
+        # float64: a sum over all queries of terms of either sign
+        of_learned = (
+            part.double().view(batch, heads, queries).sum((0, 2)).to(x.dtype)
+            for part, x in zip(to_numbers, learned, strict=True)
+        )
+        of_sink = to_sinks.view(batch, heads).sum(0).to(sink.dtype) if ctx.needs_input_grad[3] else None
+        of_inputs = gradient, packing.unpack(to_key, key), packing.unpack(to_value, value), of_sink
+        return *of_inputs, None, None, None, None, None, None, *of_learned
+
+
+def _rows(mask: Mask, packing: Packing) -> int:
+    """Queries of a block: fewer where windows are narrow, since a block computes all keys that one of them sees."""
+    if mask.bounds is None:
+        return 128
+    return 64 if int((packing.limits - packing.lowers).max()) <= 256 else 128
