@@ -48,14 +48,14 @@ def test_a_selection_names_these_specs(selection, expected):
     assert texts(selection) == expected
 
 
-@pytest.mark.parametrize("letter", ["\ufe0f", "\u0430", "\u202e", "\n", "\t", "\x1b", "\u3164", "é", "\x7f", "\ud800"])
 @pytest.mark.parametrize(
     "text", ["rela{}", "rela[a=x{}]", "rela[a{}=x]", "mi{}ne.py:Name", "gate{}+rela", "rela,{}rela"]
 )
-def test_letters_that_look_like_others_or_show_nothing_name_nothing(text, letter):
-    with pytest.raises(SelectionError, match="printable ASCII") as refused:
-        parse_selection(text.format(letter))
-    assert str(refused.value).isascii() and str(refused.value).isprintable()
+def test_letters_that_look_like_others_or_show_nothing_name_nothing(text):
+    for letter in ("\ufe0f", "\u0430", "\u202e", "\n", "\t", "\x1b", "\u3164", "é", "\x7f", "\ud800"):
+        with pytest.raises(SelectionError, match="printable ASCII") as refused:
+            parse_selection(text.format(letter))
+        assert str(refused.value).isascii() and str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize(
