@@ -145,7 +145,7 @@ def duration(seconds: float | None) -> str:
     """A length of time in words.
 
     >>> duration(42), duration(125), duration(7_300), duration(200_000)
-    ('42 s', '2 min 5 s', '2 h 2 min', '2 d 7 h')
+    ('42 s', '2 min 5 s', '2 h 1 min', '2 d 7 h')
     """
     if seconds is None:
         return "unknown time"

@@ -1,7 +1,6 @@
 """Boards as text: golden files, widths, and text from Records that must stay text."""
 
 import csv
-import doctest
 import io
 import json
 import os
@@ -38,10 +37,6 @@ def test_golden(name: str, board: Board) -> None:
     if os.environ.get("ATTNBENCH_GOLDEN") == "write":
         (GOLDEN / name).write_text(shown, encoding="utf-8")
     assert shown == (GOLDEN / name).read_text(encoding="utf-8")
-
-
-def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(escape).failed == 0
 
 
 def widest(shown: str) -> int:

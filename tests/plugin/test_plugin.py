@@ -54,6 +54,7 @@ def test_its_names_are_listed_with_their_origin_and_description(person):
         assert listed[name] == {"name": name, "origin": "attnbench-example 1.0", "description": description}
 
 
+@pytest.mark.slow
 def test_what_it_says_of_itself_is_shown(person):
     variant = json.loads(person.types("show", "example-floor[floor=0.25]", "--json"))
     assert variant["name"] == "example-floor[floor=0.25]"
@@ -95,6 +96,7 @@ def test_it_is_trained_timed_and_ranked_beside_the_reference(person):
     assert "example-floor" in person.types("leaderboard", "--results", "results")
 
 
+@pytest.mark.slow
 def test_a_plugin_that_does_not_import_is_reported_by_load_and_breaks_nothing(person, tmp_path):
     (tmp_path / "broken_plugin.py").write_text("raise RuntimeError('no such kernel')\n")
     (tmp_path / "broken-1.0.dist-info").mkdir()

@@ -38,16 +38,15 @@ WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "win
 KERNELS = {"cpp", "triton"}
 ALL = (*SELECTIONS, *WRITTEN)
 CASES = [(name, impl) for name in ALL for impl in VariantFactory.of(name).implementations if impl != "auto"]
-# the interpreter takes seconds to half a minute a case; the tests in kernels/triton have quick ones of each kernel
-QUICK = ("rela",)
-# one of each other kind of kernel
-SLOW = ("additive-lm", "local[query_block=5,flange=3]")
+# the interpreter takes seconds to half a minute a case, and the tests in kernels/triton have quick ones of each kernel:
+# here is one of each kind
+SLOW = ("rela", "additive-lm", "local[query_block=5,flange=3]")
 # few positions: the interpreter takes about as long for one tile, however much of it is used
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=12, causal=True)
 
 
 def marked(selection: str, impl: str = "triton") -> tuple[pytest.MarkDecorator, ...]:
-    if impl != "triton" or selection in QUICK:
+    if impl != "triton":
         return ()
     return (pytest.mark.slow if selection in SLOW else pytest.mark.soak,)
 

@@ -1,4 +1,4 @@
-"""Caches of shared heads, sequences packed side by side, and bounds of a mask."""
+"""Caches of shared heads, and what is refused of heads, of packed sequences and of bounds."""
 
 from dataclasses import replace
 
@@ -51,27 +51,6 @@ def test_kv_heads_must_divide_the_heads():
             of(name, SHAPE)(query, key, value, Mask())
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", NAMES)
-def test_packed_sequences_are_attended_to_each_by_itself(name, causal):
-    variant = of(name, replace(SHAPE, causal=causal))
-    lengths = (7, 3, 1, 7, 6)
-    query, key, value = inputs()
-    packed = Mask(causal=causal, lengths=lengths)
-    try:
-        hidden = torch.randn(2, 24, variant.shape.hidden_width, dtype=query.dtype)
-        found = variant(query, key, value, packed, hidden)
-    except Unsupported as error:
-        # the rest says why
-        assert name in ("routing", "local-routing", "indexer") and "loss of its last forward" in str(error)
-        return
-    pieces = zip(*(x.split(lengths, 2) for x in (query, key, value)), hidden.split(lengths, 1), strict=True)
-    expected = torch.cat([variant(*piece, Mask(causal=causal), of_piece) for *piece, of_piece in pieces], 2)
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-10)
-    gradients = torch.autograd.grad(found.sum(), (query, key), allow_unused=True)
-    assert all(gradient is None or gradient.isfinite().all() for gradient in gradients)
-
-
 def test_packed_sequences_must_make_up_the_row():
     variant, (query, key, value) = of("softmax", SHAPE), inputs()
     for mask, reason in (
@@ -87,21 +66,6 @@ BOUNDED = [
     "softmax", "softmax[impl=eager]", "softmax1", "rela", "entmax15", "entmax[alpha=1.25]", "sigmoid", "topk", "dot",
     "general",
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BOUNDED)
-def test_bounds_hide_what_lies_outside(name):
-    variant, (query, key, value) = of(name, replace(SHAPE, causal=True)), inputs()
-    at = torch.arange(LENGTH)
-    bounds = torch.stack([(at - 3).clamp(min=0), at + 1], -1)[None]
-    found = variant(query, key, value, Mask(causal=True, bounds=bounds))
-    for row in (0, 2, 11, LENGTH - 1):
-        window = slice(max(0, row - 3), row + 1)
-        alone = variant(query[:, :, row : row + 1], key[:, :, window], value[:, :, window], Mask(causal=True))
-        if name != "rela":
-            torch.testing.assert_close(found[:, :, row : row + 1], alone, atol=1e-11, rtol=1e-9)
-    gradient = torch.autograd.grad(found[:, :, :4].sum(), key)[0]
-    assert (gradient[:, :, 4:] == 0).all()
 
 
 def test_a_variant_with_a_rule_of_its_own_refuses_bounds():

@@ -1,13 +1,11 @@
 """A Board as a DataFrame, and columns that are one entry of a list."""
 
-import doctest
 import math
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from attnbench.bench.board import headline, notes, quality_notes, timing_notes, timings, version_notes
 from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
 from attnbench.bench.board.cells import EMPTY
 from attnbench.bench.board.columns import cells_of, finished, plain_columns
@@ -40,11 +38,6 @@ def board() -> Board:
         unranked=(row("topk", reason="crashed at seed 0"),), baselines=(row("majority"),),
     )  # fmt: skip
     return finished(made)
-
-
-def test_examples_in_the_docstrings_hold() -> None:
-    for module in (headline, notes, quality_notes, timing_notes, timings, version_notes):
-        assert doctest.testmod(module).failed == 0, module
 
 
 def test_a_data_frame_has_one_row_per_variant_with_values_and_intervals() -> None:

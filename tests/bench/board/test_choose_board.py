@@ -1,13 +1,11 @@
 """The short list for requirements, and the reason of every variant that is not on it."""
 
-import doctest
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from boards import facts, notes, text
 
-from attnbench.bench.board import choose_board as choice
 from attnbench.bench.board.choose_board import Requirements, board_for_choice
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.metrics import ACCURACY, METRICS
@@ -41,10 +39,6 @@ def world(bench) -> object:
 def board(b: object, **requirements: object) -> object:
     table = table_of(b.records)
     return board_for_choice(table, board_keys(table), Requirements(**{"length": 512} | requirements), b.predictions)
-
-
-def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(choice).failed == 0
 
 
 def test_the_short_list_is_by_cost_with_the_records_behind_it(world) -> None:

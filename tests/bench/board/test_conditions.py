@@ -1,6 +1,5 @@
 """What a board says of the machine that its times come from."""
 
-import doctest
 import tempfile
 from pathlib import Path
 
@@ -20,10 +19,6 @@ from attnbench.bench.store.table import table_of
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
 GPU = Gpu(clock_mhz=1980.0, memory_clock_mhz=3201.0, celsius=41.0, watts=120.5, throttled=("power cap",), others=1)
-
-
-def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(nvml).failed == 0 and doctest.testmod(foreign).failed == 0
 
 
 def test_nvidia_smi_is_read() -> None:

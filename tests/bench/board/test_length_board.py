@@ -1,13 +1,11 @@
 """Cost over lengths: means, caps, crossovers."""
 
-import doctest
 import math
 from dataclasses import replace
 
 import pytest
 from boards import entry
 
-from attnbench.bench.board import crossover as crossover_module
 from attnbench.bench.board.crossover import crossover
 from attnbench.bench.board.length_board import board_for_lengths, modes_of, sweeps
 from attnbench.bench.core.record import Measurement, Outcome
@@ -49,10 +47,6 @@ def board(b: object) -> object:
 def row(found: object, name: str) -> dict[str, object]:
     it = next(r for r in (*found.ranked, *found.unranked) if r.name == name)
     return {c.name: e for c, e in zip(found.columns, it.entries, strict=True)} | {"row": it}
-
-
-def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(crossover_module).failed == 0
 
 
 def test_the_mean_is_geometric(bench) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 import sys
 from pathlib import Path
 
 import pytest
 
-from attnbench.bench.cli import advice as advice_module
 from attnbench.bench.cli import app
 from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.spec import bytes_of, parse_selection
@@ -116,7 +114,3 @@ def test_a_size_without_unit_is_refused_where_it_can_be_none() -> None:
     with pytest.raises(AttnbenchError, match="40GB"):
         bytes_of("40")
     assert bytes_of("40000000000") == 40e9
-
-
-def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(advice_module).failed == 0

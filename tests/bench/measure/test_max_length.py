@@ -1,12 +1,9 @@
 """The longest length that fits is found in few attempts."""
 
-import doctest
-
 import pytest
 
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.spec import Spec, parse_selection
-from attnbench.bench.measure import max_length as module
 from attnbench.bench.measure.max_length import GRAIN, PRECISION, MaxLength, search_max_length
 from attnbench.bench.plan.suite import with_longest
 
@@ -19,10 +16,6 @@ def attempts(limit: int, why: str = "memory", **bounds: int) -> tuple[MaxLength,
         return "fits" if length <= limit else why
 
     return search_max_length(attempt, **bounds), tried
-
-
-def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize("limit", [256, 300, 700, 4096, 5000, 131_071, 700_001])

@@ -1,11 +1,9 @@
 """Quality after equal time, and at equal decode state."""
 
-import doctest
 import math
 
 import pytest
 
-from attnbench.bench.score import matched_budget as matched
 from attnbench.bench.score.contrasts import Contrasts
 from attnbench.bench.score.cost import RelativeCost
 from attnbench.bench.score.matched_budget import advantage_at_equal_state, advantage_at_equal_time
@@ -30,10 +28,6 @@ def scores(name: str, seeds: int = 3) -> SeedScores:
 
 def timing(ratio: float) -> RelativeCost:
     return RelativeCost(variant="own", row=0, cost=Estimate(math.log(ratio)))
-
-
-def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(matched).failed == 0
 
 
 def test_as_fast_means_equal_steps() -> None:

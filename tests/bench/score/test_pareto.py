@@ -1,6 +1,5 @@
 """Who is not beaten in both, and in how many draws."""
 
-import doctest
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbench.bench.score import pareto as module
 from attnbench.bench.score.cost import RelativeCost
 from attnbench.bench.score.pareto import frontier, frontier_shares
 from attnbench.bench.score.quality import SeedScores
@@ -31,10 +29,6 @@ def timing(name: str, factor: float, wobble: float = 0.0, rounds: int = 12) -> R
         seconds=tuple(own),
         block="b",
     )
-
-
-def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 @settings(deadline=None, max_examples=50, derandomize=True)

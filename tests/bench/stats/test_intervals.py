@@ -1,24 +1,19 @@
 """Intervals against scipy.stats, and against the coverage that they promise."""
 
-import doctest
 import math
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from attnbench.bench.stats import intervals
 from attnbench.bench.stats.intervals import Estimate, NoiseSource, mean_estimate, quantile, wilson
 
 
-def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(intervals) == (0, doctest.testmod(intervals).attempted)
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 10, 49, 500])
-@pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.999, 1 - 1e-8])
-def test_quantiles_are_students(freedom: int, level: float) -> None:
-    assert quantile(level, freedom) == pytest.approx(stats.t.isf((1 - level) / 2, freedom), rel=1e-9)
+def test_quantiles_are_students() -> None:
+    for freedom in (1, 2, 3, 4, 9, 10, 49, 500):
+        for level in (0.5, 0.9, 0.95, 0.999, 1 - 1e-8):
+            expected = stats.t.isf((1 - level) / 2, freedom)
+            assert quantile(level, freedom) == pytest.approx(expected, rel=1e-9), (freedom, level)
 
 
 def test_p_value_of_a_mean_is_that_of_the_t_test() -> None:

@@ -1,20 +1,14 @@
 """How costs grow with length."""
 
-import doctest
 import math
 
 import numpy as np
 import pytest
 
-from attnbench.bench.stats import scaling
 from attnbench.bench.stats.intervals import Estimate, NoiseSource
 from attnbench.bench.stats.scaling import exponent, log_cost
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
-
-
-def test_examples_in_the_docstrings_hold() -> None:
-    assert doctest.testmod(scaling).failed == 0
 
 
 @pytest.mark.parametrize("power", [1.0, 1.5, 2.0])

@@ -1,16 +1,12 @@
 """The rules of scoring, on numbers that can be checked by hand."""
 
-import doctest
 import math
 
 import numpy as np
 import pytest
 
-from attnbench.bench.core import metrics
 from attnbench.bench.core.interval import Interval
-from attnbench.bench.stats import bootstrap as aggregate
 from attnbench.bench.stats import format as wording
-from attnbench.bench.stats import ranking as ranks
 from attnbench.bench.stats import scoring as score
 from attnbench.bench.stats.intervals import Estimate, NoiseSource, quantile
 from attnbench.bench.stats.ranking import rank_intervals, ranked_by
@@ -25,12 +21,6 @@ from attnbench.bench.stats.scoring import (
     ratio,
     verdict,
 )
-
-
-@pytest.mark.parametrize("module", [score, ranks, wording, aggregate, metrics])
-def test_examples_in_the_docstrings_hold(module: object) -> None:
-    found = doctest.testmod(module)
-    assert found.failed == 0 and found.attempted > 0
 
 
 def test_ratio_of_three_rounds_is_a_t_interval_of_the_logarithms() -> None:

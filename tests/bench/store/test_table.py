@@ -1,7 +1,5 @@
 """Which Records count, and which questions they answer."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -316,14 +314,3 @@ def test_a_name_filters_all_of_its_parameters(bench) -> None:
 def test_no_records_make_an_empty_frame() -> None:
     table = table_of([])
     assert not table.rows and board_keys(table) == []
-
-
-def test_everything_right_of_record_runs_without_torch() -> None:
-    code = (
-        "import sys\n"
-        "import attnbench.bench.board.task_board, attnbench.bench.score.key\n"
-        "import attnbench.bench.store.table, attnbench.bench.store.store\n"
-        "import attnbench.dashboards.terminal, attnbench.dashboards.markdown, attnbench.dashboards.csv_json\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,32 +4,10 @@ import copy
 
 import pytest
 import torch
+from sparse_cases import layer_norm, padded_mask, shape, tensors
 
-from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.contract import Mask
 from attnbench.variants.sparse.routing import Routing
-
-
-def shape(length=40, heads=2, **changes):
-    return AttentionShape(heads=heads, head_dim=4, max_length=length, **changes)
-
-
-def tensors(length, batch=3, heads=2, head_dim=4, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(batch, heads, length, head_dim, generator=generator, dtype=dtype) for _ in range(3)]
-
-
-def padded_mask(length, causal):
-    """One full row, one with pads at the start, in the middle and at the end, one of nothing but pads."""
-    valid = torch.ones(3, length, dtype=torch.bool)
-    valid[1, length // 2 :: 3] = False
-    valid[1, :2] = False
-    valid[2] = False
-    return Mask(valid, causal)
-
-
-def layer_norm(vector):
-    away = vector - vector.mean()
-    return away / torch.sqrt((away * away).mean() + 1e-6)
 
 
 def test_centroids_follow_the_moving_averages_of_real_tokens_and_no_gradient():

@@ -2,30 +2,13 @@
 
 import pytest
 import torch
+from sparse_cases import padded_mask, shape, tensors
 
 from attnbench.bench.core.errors import SelectionError
-from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.contract import Mask
 from attnbench.variants.sparse.local import Local
 
 BLOCKS = [(4, 6), (4, 4), (5, 0), (3, 40), (1, 2)]
-
-
-def shape(length=40, heads=2, **changes):
-    return AttentionShape(heads=heads, head_dim=4, max_length=length, **changes)
-
-
-def tensors(length, batch=3, heads=2, head_dim=4, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(batch, heads, length, head_dim, generator=generator, dtype=dtype) for _ in range(3)]
-
-
-def padded_mask(length, causal, batch=3):
-    """One full row, one with pads at the end and in the middle, one of nothing but pads."""
-    valid = torch.ones(batch, length, dtype=torch.bool)
-    valid[1, length // 2 :: 3] = False
-    valid[1, -1:] = False
-    valid[2] = False
-    return Mask(valid, causal)
 
 
 def block_pattern(length, block, flange, causal):

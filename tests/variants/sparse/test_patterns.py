@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from sparse_cases import HEADS, padded_mask, shape, tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnbench.bench.core.errors import SelectionError, Unsupported
@@ -12,25 +13,6 @@ from attnbench.variants.sparse.local_routing import LocalRouting
 from attnbench.variants.sparse.longformer import Longformer
 from attnbench.variants.sparse.routing import Routing
 from attnbench.variants.sparse.sparse_transformer import Sparse
-
-HEADS = 2
-
-
-def shape(length=40, **changes):
-    return AttentionShape(heads=HEADS, head_dim=4, max_length=length, **changes)
-
-
-def tensors(length, batch=3, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(batch, HEADS, length, 4, generator=generator, dtype=dtype) for _ in range(3)]
-
-
-def padded_mask(length, causal):
-    valid = torch.ones(3, length, dtype=torch.bool)
-    valid[1, length // 2 :: 3] = False
-    valid[1, -1:] = False
-    valid[2] = False
-    return Mask(valid, causal)
 
 
 def longformer_pair(window, first):

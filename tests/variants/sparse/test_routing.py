@@ -4,41 +4,13 @@ from collections import defaultdict
 
 import pytest
 import torch
+from sparse_cases import layer_norm, padded_mask, routing, shape, tensors
 
 from attnbench.bench.core.errors import SelectionError, Unsupported
-from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.contract import Mask
 from attnbench.variants.sparse.routing import Routing
 
 FORMS = ["paper", "strict"]
-
-
-def shape(length=40, heads=2, **changes):
-    return AttentionShape(heads=heads, head_dim=4, max_length=length, **changes)
-
-
-def tensors(length, batch=3, heads=2, head_dim=4, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(batch, heads, length, head_dim, generator=generator, dtype=dtype) for _ in range(3)]
-
-
-def padded_mask(length, causal):
-    """One full row, one with pads at the start, in the middle and at the end, one of nothing but pads."""
-    valid = torch.ones(3, length, dtype=torch.bool)
-    valid[1, length // 2 :: 3] = False
-    valid[1, :2] = False
-    valid[2] = False
-    return Mask(valid, causal)
-
-
-def built(length=40, seed=0, **parameters):
-    torch.manual_seed(seed)
-    causal = parameters.pop("causal", False)
-    return Routing(shape(length, causal=causal), **parameters).double().eval()
-
-
-def layer_norm(vector):
-    away = vector - vector.mean()
-    return away / torch.sqrt((away * away).mean() + 1e-6)
 
 
 def softmax_over(variant, query, keys, ranks):
@@ -121,7 +93,7 @@ SLOW = {"paper": slow_paper, "strict": slow_strict}
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("options", [{}, {"share_qk": True, "suppress_self": True, "scale": 0.5}])
 def test_equals_the_definition_in_loops(form, causal, relative, options):
-    variant = built(form=form, causal=causal, clusters=3, window=5, relative=relative, **options)
+    variant = routing(form=form, causal=causal, clusters=3, window=5, relative=relative, **options)
     for length in (1, 2, 6, 17):
         query, key, value = tensors(length)
         for mask in (Mask(None, causal), padded_mask(length, causal)):
@@ -137,7 +109,7 @@ def test_equals_the_definition_in_loops(form, causal, relative, options):
 
 @pytest.mark.parametrize("share_qk", [False, True])
 def test_values_of_the_future_never_enter_the_paper_form_though_its_choice_of_keys_does(share_qk):
-    variant = built(causal=True, clusters=3, window=4, share_qk=share_qk)
+    variant = routing(causal=True, clusters=3, window=4, share_qk=share_qk)
     query, key, value = tensors(24)
     mask = Mask(causal=True)
     before = variant(query, key, value, mask)
@@ -155,7 +127,7 @@ def test_values_of_the_future_never_enter_the_paper_form_though_its_choice_of_ke
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_one_cluster_and_a_window_of_the_whole_sequence_is_dense_attention(form, causal):
-    variant = built(12, form=form, causal=causal, clusters=1, window=12, relative=False)
+    variant = routing(12, form=form, causal=causal, clusters=1, window=12, relative=False)
     assert variant.density(shape(12, causal=causal)) == 1.0
     query, key, value = tensors(12)
     q, k = (torch.nn.functional.layer_norm(x, (4,), eps=1e-6) for x in (query, key))
@@ -169,7 +141,7 @@ def test_one_cluster_and_a_window_of_the_whole_sequence_is_dense_attention(form,
 def test_density_bounds_the_share_of_pairs_that_get_weight(form, causal):
     """At most, since clusters overlap or are small; reached where they do not (one cluster)."""
     for clusters, window in ((1, 7), (4, 6)):
-        variant = built(form=form, clusters=clusters, window=window)
+        variant = routing(form=form, clusters=clusters, window=window)
         query, key, _ = tensors(40)
         share_qk = key if clusters > 1 else query
         nonzero = (variant.weights(query, share_qk, Mask(None, causal)) > 0).sum((-1, -2)).double()
@@ -203,5 +175,5 @@ def test_what_cannot_be_is_refused_with_the_reason():
         Routing(shape(), clusters=0)
     query, key, value = tensors(6)
     with pytest.raises(Unsupported, match="one sequence: expected 6 queries, got 2"):
-        built()(query[:, :, :2], key, value, Mask())
+        routing()(query[:, :, :2], key, value, Mask())
     assert Routing(shape(), share_qk=True).ignores == {"key"}

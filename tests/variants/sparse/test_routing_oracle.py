@@ -2,24 +2,9 @@
 
 import pytest
 import torch
+from sparse_cases import routing, tensors
 
-from attnbench.variants.contract import AttentionShape, Mask
-from attnbench.variants.sparse.routing import Routing
-
-
-def shape(length=40, heads=2, **changes):
-    return AttentionShape(heads=heads, head_dim=4, max_length=length, **changes)
-
-
-def tensors(length, batch=3, heads=2, head_dim=4, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(batch, heads, length, head_dim, generator=generator, dtype=dtype) for _ in range(3)]
-
-
-def built(length=40, seed=0, **parameters):
-    torch.manual_seed(seed)
-    causal = parameters.pop("causal", False)
-    return Routing(shape(length, causal=causal), **parameters).double().eval()
+from attnbench.variants.contract import Mask
 
 
 def theirs_with_our_centroids(variant, **settings):
@@ -34,7 +19,7 @@ def theirs_with_our_centroids(variant, **settings):
 
 def test_agrees_with_routing_transformer_on_normalised_inputs_of_their_scale():
     """Theirs scales by head_dim^-0.5 and does not normalise what is not shared; so it gets normalised inputs."""
-    variant = built(form="paper", clusters=3, window=9, relative=False, scale=4**-0.5)
+    variant = routing(form="paper", clusters=3, window=9, relative=False, scale=4**-0.5)
     theirs = theirs_with_our_centroids(variant)
     query, key, value = tensors(40)
     query, key = (torch.nn.functional.layer_norm(x, (4,), eps=1e-6) for x in (query, key))
@@ -45,7 +30,7 @@ def test_agrees_with_routing_transformer_on_normalised_inputs_of_their_scale():
 
 def test_agrees_with_causal_routing_transformer_of_shared_keys_of_unit_norm_that_suppress_themselves():
     """Theirs normalises shared keys to norm 1, ours to norm sqrt(d), so the scale is 1/d; both suppress self."""
-    variant = built(
+    variant = routing(
         form="paper", causal=True, clusters=3, window=9, relative=False, scale=0.25, share_qk=True, suppress_self=True
     )
     theirs = theirs_with_our_centroids(variant, causal=True, shared_qk=True)
