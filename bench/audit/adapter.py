@@ -13,8 +13,6 @@ import math
 import typing
 import warnings
 from dataclasses import dataclass, replace
-from functools import cache
-from types import CodeType
 from typing import Any, ClassVar
 
 import torch
@@ -24,8 +22,10 @@ from torch.nn import functional as F
 from ...variants.contract import AttentionShape, Layer, Mask, Variant, score_map
 from ..core.errors import SelectionError, Unsupported
 from ..core.spec import Value, value_text
+from ..measure.memory import storages
 from .convention import parameters_of, recognise, sees_future
-from .subject import NAMES, Call, Convention, draw, first_tensor
+from .decoding import ALLOWED, Protocol, protocol
+from .subject import Call, Convention, Inputs, Subject, called, draw, first_tensor
 
 OF_THE_SHAPE: dict[str, tuple[str, ...]] = {
     "hidden_width": (
@@ -60,12 +60,15 @@ _NEEDED = _ATTRIBUTE | {name: attribute for attribute, names in NEEDED_OF_THE_SH
 @dataclass(frozen=True, slots=True)
 class Calls:
     """What was found by trial. `looks_ahead`: whether the plain call does; `draws`: whether training draws numbers, at
-    a rate of dropout where it takes one; `coarse`: whether it rounds inside to less than float64."""
+    a rate of dropout where it takes one; `coarse`: whether it rounds inside to less than float64; `cache`: how it
+    decodes, where that gives what one pass gives; `cache_text`: the same in words."""
 
     convention: Convention
-    looks_ahead: bool
-    draws: bool
-    coarse: bool
+    looks_ahead: bool = False
+    draws: bool = False
+    coarse: bool = False
+    cache: Protocol | None = None
+    cache_text: str = ""
 
 
 class Foreign(Variant):
@@ -95,7 +98,8 @@ class Foreign(Variant):
         claims = any(arguments.get(name) is True for name in OF_THE_SHAPE["causal"])
         both = calls.looks_ahead and not found.causal and not claims
         adapter = ForeignLayer if found.kind == "layer" else ForeignAttention
-        built = adapter(shape, module, calls, f"{cls.name}({said}) is {found}{' · looks both ways' if both else ''}")
+        more = " · looks both ways" if both else calls.cache_text
+        built = adapter(shape, module, calls, f"{cls.name}({said}) is {found}{more}")
         if both:
             built.causality = None  # type: ignore[misc]
         return built
@@ -161,7 +165,7 @@ class ForeignAttention(Variant):
         if mask.causal and few < keys:
             # a causal switch may align the first query with the first key
             query = F.pad(query, (0, 0, keys - few, 0))
-        output = _output(self.module, self.calls.convention, {"q": query, "k": key, "v": value}, mask)
+        output = _output(self.module, self.calls.convention, (query, key, value), mask)
         empty = mask.seen(query.shape[2], keys, query.device) == 0
         return output.masked_fill(empty[:, None, :, None], 0.0)[:, :, -few:].to(value.dtype)
 
@@ -169,7 +173,7 @@ class ForeignAttention(Variant):
         query, key = (draw("qkv", (self.shape.heads, self.shape.head_dim), 1, n, 0)[0] for n in (3, 5))
         try:
             with torch.no_grad():
-                output = _output(self.module, self.calls.convention, {"q": query, "k": key, "v": key}, Mask())
+                output = _output(self.module, self.calls.convention, (query, key, key), Mask())
                 return output.shape == query.shape
         except Exception:
             # a module of others may raise anything for keys of another length: it does not take them
@@ -177,10 +181,10 @@ class ForeignAttention(Variant):
 
 
 class ForeignLayer(Layer):
-    """A layer with projections of its own."""
+    """A layer with projections of its own, and with its own cache where it has one."""
 
     module: Any
-    calls: Any
+    calls: Calls
 
     def __init__(self, shape: AttentionShape, module: Any, calls: Calls, found: str):
         super().__init__(shape)
@@ -193,7 +197,27 @@ class ForeignLayer(Layer):
         if mask.valid is not None:
             # a sequence without a token means nothing, and a softmax over no key is no number
             mask = replace(mask, valid=mask.valid | ~mask.valid.any(1, keepdim=True))
-        return _output(self.module, self.calls.convention, {"x": x}, mask)
+        return _output(self.module, self.calls.convention, (x,), mask)
+
+    def advance(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        assert self.calls.cache is not None
+        return self.calls.cache.step(self.module, "layer", (x,), state)
+
+    def state_bytes(self, shape: AttentionShape) -> int | None:
+        """What it holds after up to 64 positions; beyond these, as many more for each as of the last ones."""
+        if not self.decodes:
+            return None
+        some = min(shape.max_length, 64)
+        few, many = (self._held(n) for n in (some - some // 2, some))
+        return many + (many - few) * (shape.max_length - some) // max(1, some // 2)
+
+    @torch.no_grad()
+    def _held(self, length: int) -> int:
+        x, state = next(self.module.parameters()).new_zeros(1, length, self.shape.hidden_width), None
+        # the last by itself: after a first call, keys may be views of all projections
+        for piece in x.split(max(1, length - 1), 1):
+            state = self.advance(piece, state)[1]
+        return sum(storages(state).values())
 
 
 def as_variant(found: Any, name: str) -> type[Variant]:
@@ -287,9 +311,9 @@ def _calls(module: Any, twin: Any, call: Call) -> Calls:
         warnings.simplefilter("ignore")
         found = recognise(module, call=call).convention
         if found.kind == "model":
-            return Calls(found, looks_ahead=False, draws=False, coarse=False)
+            return Calls(found)
         looks_ahead = sees_future(module, found, found.plain) is not False
-    inputs = dict(zip(NAMES[found.kind], draw(found.kind, found.shape, 2, found.length, 1), strict=True))
+    inputs = draw(found.kind, found.shape, 2, found.length, 1)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         draws = coarse = False
         if isinstance(twin, nn.Module):
@@ -297,33 +321,38 @@ def _calls(module: Any, twin: Any, call: Call) -> Calls:
             draws = not torch.equal(*(_output(twin, found, inputs, Mask()) for _ in range(2)))
         try:
             exact = copy.deepcopy(module).double().eval() if isinstance(module, nn.Module) else module
-            coarse = _is_coarse(exact, found, {name: x.double() for name, x in inputs.items()})
+            coarse = _is_coarse(exact, found, tuple(x.double() for x in inputs))
         except Exception:
             # a call in float64 that raises is refused, and not a finding
             coarse = True
-    return Calls(found, looks_ahead=looks_ahead, draws=draws, coarse=coarse)
+        cache, said = None, ""
+        if found.kind == "layer" and (found.causal or not looks_ahead):
+            subject = Subject(module, found)
+            cache, size = protocol(subject.with_module(copy.deepcopy(module).eval()))
+            if cache is not None:
+                said = f" · cache {cache.later}"
+            if size > ALLOWED:
+                cache, said = None, " · its cache gives other outputs than one pass and is not used"
+    return Calls(found, looks_ahead, draws, coarse, cache, said)
 
 
-def _is_coarse(module: Any, found: Convention, inputs: dict[str, Tensor]) -> bool:
+def _is_coarse(module: Any, found: Convention, inputs: Inputs) -> bool:
     """Whether something inside is rounded to float32 whatever comes in: twice a tiny step is not twice the change."""
     generator = torch.Generator().manual_seed(2)
-    steps = {name: 1e-9 * torch.randn(x.shape, generator=generator, dtype=x.dtype) for name, x in inputs.items()}
+    steps = [1e-9 * torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in inputs]
     base, once, twice = (
-        _output(module, found, {name: x + factor * steps[name] for name, x in inputs.items()}, Mask())
+        _output(module, found, tuple(x + factor * step for x, step in zip(inputs, steps, strict=True)), Mask())
         for factor in (0, 1, 2)
     )
     change = (once - base).abs().max()
     return bool((twice - 2 * once + base).abs().max() > 1e-2 * change)
 
 
-def first_tensor_of(output: Any) -> Tensor:
-    """The output itself, or the first tensor of floats in it."""
-    return output if isinstance(output, Tensor) else first_tensor(output)
-
-
 def _describe(variant: Any, module: Any, calls: Calls, found: str) -> None:
     variant.module, variant.calls, variant.found = module, calls, found
     variant.implementation, variant.uses_dropout = "as given", calls.draws
+    if calls.convention.kind == "layer":
+        variant.decodes = calls.cache is not None
 
 
 def _refusal(variant: Any, shape: AttentionShape) -> str | None:
@@ -336,24 +365,12 @@ def _refusal(variant: Any, shape: AttentionShape) -> str | None:
     return None
 
 
-@cache
-def _compiled(call: str) -> CodeType:
-    return compile(call, "call", "eval")
-
-
-def _output(module: Any, found: Convention, inputs: dict[str, Tensor], mask: Mask) -> Tensor:
-    """The output of one call. Only what the call names is computed of the mask."""
+def _output(module: Any, found: Convention, inputs: Inputs, mask: Mask) -> Tensor:
+    """The output of one call."""
     call = found.call(padded=mask.valid is not None, causal=mask.causal)
     if not call:
         call, mask = found.call(padded=False, causal=mask.causal), _without_padding(mask)
-    if not isinstance(call, str):
-        more = () if mask.valid is None or len(inspect.signature(call).parameters) < 2 + len(inputs) else (mask.valid,)
-        return first_tensor_of(call(module, *inputs.values(), *more))
-    first = next(iter(inputs.values()))
-    keys = inputs.get("k", first)
-    axis = 2 if "k" in inputs else 1
-    names = _mask_names(_compiled(call), first, first.shape[axis], keys.shape[axis], mask)
-    return first_tensor_of(eval(_compiled(call), {"torch": torch, "m": module, **inputs, **names}))
+    return first_tensor(called(call, module, found.kind, inputs, mask))
 
 
 def _without_padding(mask: Mask) -> Mask:
@@ -362,21 +379,3 @@ def _without_padding(mask: Mask) -> Mask:
     if not mask.causal or bool((mask.valid[:, 1:] & ~mask.valid[:, :-1]).any()):
         raise Unsupported("no argument that keeps padding out was found, and padding stands before tokens here")
     return replace(mask, valid=None)
-
-
-def _mask_names(code: CodeType, like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:
-    """What a call may name of the mask, as `subject.py` says; only what it does name."""
-    wanted = set(code.co_names)
-    found: dict[str, Any] = {"causal": mask.causal}
-    if "valid" in wanted:
-        found["valid"] = like.new_ones(like.shape[0], keys, dtype=torch.bool) if mask.valid is None else mask.valid
-    if "seen" in wanted:
-        seen = Mask(causal=mask.causal).allowed(queries, keys, like.device)
-        found["seen"] = like.new_ones(queries, keys, dtype=torch.bool) if seen is None else seen[0, 0]
-    if wanted & {"pairs", "bias"}:
-        allowed = mask.allowed(queries, keys, like.device)
-        pairs = like.new_ones(1, 1, 1, 1, dtype=torch.bool) if allowed is None else allowed
-        pairs = pairs.expand(like.shape[0], 1, queries, keys)
-        found["pairs"] = pairs
-        found["bias"] = like.new_zeros(pairs.shape).masked_fill(~pairs, torch.finfo(like.dtype).min)
-    return found

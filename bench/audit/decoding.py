@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .convention import REFUSALS, parameters_of, with_argument
-from .experiment import drawing
+from ...variants.contract import Mask
+from .convention import REFUSALS, parameters_of, sees_future, with_argument
+from .experiment import drawing, masks
 from .report import Finding
-from .subject import NAMES, Inputs, Subject, first_tensor, run_raw
+from .subject import NAMES, Inputs, Kind, Subject, called, first_tensor
 
-CACHES = ("past_key_values", "past_key_value", "layer_past", "past", "cache_params", "kv_cache", "cache", "state")
-SWITCHES = ("use_cache", "return_cache", "return_state", "output_cache")
+CACHES = (
+    "past_key_values", "past_key_value", "layer_past", "past", "cache_params", "kv_cache", "cache", "state", "states",
+    "initial_state", "prev_state", "prev_hidden", "hx", "h0",
+)  # fmt: skip
+SWITCHES = (
+    "use_cache", "return_cache", "return_state", "output_cache", "output_final_state", "return_next_prev_hidden",
+    "return_intermediates", "return_hiddens",
+)  # fmt: skip
 
 ALLOWED = 1e-3
 """Of the output's standard deviation: other products in another order, but no other function."""
@@ -28,12 +36,29 @@ LENGTH = 24
 PREFILL = 13
 
 
+@dataclass(slots=True)
+class KeyValues:
+    """A cache as layers of transformers are handed one: `update` appends keys and values (batch, heads, length, d)."""
+
+    kept: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: Any = 0, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        before = self.kept.get(layer_idx)
+        new = (key, value) if before is None else (torch.cat((before[0], key), 2), torch.cat((before[1], value), 2))
+        self.kept[layer_idx] = new
+        return new
+
+    def get_seq_length(self, layer_idx: Any = 0) -> int:
+        return self.kept[layer_idx][0].shape[2] if layer_idx in self.kept else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """How a subject hands on its cache.
 
-    call: the first; argument: what takes the cache; place: where an output holds it. whole: later calls get the
-    sequence from its begin, as some libraries have it, and not the new positions alone.
+    call: the first; argument: what takes the cache; place: where an output holds it, empty where a cache is handed in
+    and filled. whole: later calls get the sequence from its begin, as some libraries have it, and not the new positions
+    alone.
     """
 
     call: str
@@ -45,53 +70,62 @@ class Protocol:
     def later(self) -> str:
         return with_argument(self.call, self.argument, "cache")
 
+    def step(self, module: Any, kind: Kind, piece: Inputs, state: Any = None) -> tuple[Tensor, Any]:
+        """The outputs of more positions, and the state for the next; `state` is None at the first."""
+        seen, before, cache = state or (0, None, None)
+        given = tuple(torch.cat(pair, 1) for pair in zip(before, piece, strict=True)) if before else piece
+        if not self.place:
+            cache = KeyValues(dict(cache.kept) if cache else {})
+        call = self.later if seen or not self.place else self.call
+        output = called(call, module, kind, given, Mask(causal=True), seen if given is piece else 0, cache)
+        after = eval(f"output{self.place}", {"output": output}) if self.place else cache
+        new = piece[0].shape[1]
+        return first_tensor(output)[:, -new:], (seen + new, given if self.whole else None, after)
+
     def pieces(self, subject: Subject, inputs: Inputs, ends: tuple[int, ...]) -> Tensor:
         """The outputs of all positions, piece by piece."""
-        module, kind = _Module(subject.module), subject.convention.kind
-        parts = []
+        parts, state = [], None
         for start, end in pairwise((0, *ends)):
-            piece = tuple(each[:, 0 if self.whole else start : end] for each in inputs)
-            call = self.later.replace("=cache", "=m.cache") if start else self.call
-            output = run_raw(call, module, kind, piece, None, True)
-            module.cache = eval(f"output{self.place}", {"output": output})
-            parts.append(first_tensor(output)[:, start - end :])
+            piece = tuple(each[:, start:end] for each in inputs)
+            part, state = self.step(subject.module, subject.convention.kind, piece, state)
+            parts.append(part)
         return torch.cat(parts, 1)
 
     def program(self, subject: Subject, ends: tuple[int, ...]) -> Iterator[str]:
         """Lines that print how far the pieces differ from one pass."""
         name = NAMES[subject.convention.kind][0]
+        one_pass = subject.convention.call(padded=False, causal=True)
         yield from drawing(subject, 2, ends[-1])
-        yield f"all, a, parts, cache, start = {name}, {subject.convention.plain}, [], None, 0"
+        yield from masks(f"{one_pass}{self.call}", 2, ends[-1], None, True)
+        cache = "None" if self.place else "__import__('transformers').DynamicCache()"
+        yield f"all, a, parts, cache, start = {name}, {one_pass}, [], {cache}, 0"
+        whole = [each for each in ("valid", "seen", "pairs", "bias") if each in self.call]
+        if whole:
+            yield f"whole = {', '.join(whole)},"
         yield f"for end in {ends}:"
         yield f"    {name} = all[:, {'0' if self.whole else 'start'}:end]"
-        yield f"    o = {self.later} if start else {self.call}"
+        for number, each in enumerate(whole):
+            rows = ":, :end" if each == "valid" else f"..., {'0' if self.whole else 'start'}:end, :end"
+            yield f"    {each} = whole[{number}][{rows}]"
+        if "positions" in self.call:
+            yield "    positions = torch.arange(start, end)[None]"
+        yield f"    o = {self.later} if start else {self.call}" if self.place else f"    o = {self.later}"
         output = "o.logits" if str(subject.convention.plain).endswith(".logits") else "o[0]"
-        yield f"    cache = o{self.place}; parts.append({output}[:, start - end:]); start = end"
+        kept = f"cache = o{self.place}; " if self.place else ""
+        yield f"    {kept}parts.append({output}[:, start - end:]); start = end"
         yield "print((torch.cat(parts, 1) - a).abs().max() / a.std())"
-
-
-class _Module:
-    """A module with the cache of the call before it, under the one name that calls know."""
-
-    def __init__(self, module: Any):
-        self.module, self.cache = module, None
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self.module(*arguments, **options)
 
 
 def decoding(subject: Subject, claims: bool) -> Iterator[Finding]:
     """One token at a time, and two pieces, give what one pass gives."""
-    found = protocol(subject) if claims else None
+    convention = subject.convention
+    causal = claims or sees_future(subject.module, convention, convention.plain) is False
+    found = protocol(subject)[0] if causal else None
     if found is None:
         text = "no cache found"
         yield Finding(name="decoding", verdict="note" if claims else "n.a.", text=text)
         return
-    length = min(LENGTH, subject.convention.length)
-    # libraries differ in what they want beside a cache: the first new token tells
-    once, again = (PREFILL, PREFILL + 1), replace(found, whole=True)
-    if _compared(found, subject, once)[0] > ALLOWED >= _compared(again, subject, once)[0]:
-        found = again
+    length = min(LENGTH, convention.length)
     single = (PREFILL, *range(PREFILL + 1, length + 1))
     yield _judged("decoding", "token by token", _compared(found, subject, single), found, subject, single)
     pieces = (5, PREFILL, length)
@@ -122,26 +156,59 @@ def _judged(
     return Finding(name=name, verdict="fails", size=size, text=text, program=tuple(found.program(subject, ends)))
 
 
-def protocol(subject: Subject) -> Protocol | None:
-    """The cache of a module, from its arguments and one trial; None where there is none."""
+def protocol(subject: Subject) -> tuple[Protocol | None, float]:
+    """How a module decodes, and how far the first new position is from one pass; None where it has no cache.
+
+    Libraries differ in what they want beside a cache and where they return it, so trials choose among all candidates.
+    """
+    best: tuple[Protocol | None, float] = (None, math.nan)
+    for found in _candidates(subject):
+        for candidate in (found, replace(found, whole=True)):
+            size = _compared(candidate, subject, (PREFILL, PREFILL + 1))[0]
+            if size <= ALLOWED and not (candidate.whole and _ignores(candidate, subject)):
+                return candidate, size
+            if best[0] is None or best[1] == math.inf > size:
+                best = candidate, size
+    return best
+
+
+def _ignores(found: Protocol, subject: Subject) -> bool:
+    """Whether outputs stay the same with the cache of another sequence: whoever gets all positions needs no cache."""
+    kind, inputs = subject.convention.kind, subject.draw(2, PREFILL + 1)
+    with torch.no_grad():
+        states = [found.step(subject.module, kind, subject.draw(2, PREFILL, seed))[1] for seed in (0, 1)]
+        before, last = tuple(each[:, :PREFILL] for each in inputs), tuple(each[:, PREFILL:] for each in inputs)
+        one, other = (found.step(subject.module, kind, last, (PREFILL, before, each[2]))[0] for each in states)
+    return torch.equal(one, other)
+
+
+def _candidates(subject: Subject) -> Iterator[Protocol]:
     names = parameters_of(subject.module)
     kind = subject.convention.kind
     plain = str(subject.convention.call(padded=False, causal=True))
     if kind == "qkv" or plain.startswith("<"):
-        return None
+        return
     switch = next((name for name in SWITCHES if name in names or f"{name}=" in plain), "")
     # without what takes the tensor out of the output
     call = plain[: plain.rindex(")") + 1]
     call = with_argument(call, switch, "True") if switch else call
     inputs = subject.draw(1, 8)
+    calls = [call, *([with_argument(call, "position_ids", "positions")] if "position_ids" in names else [])]
     for argument in (name for name in CACHES if name in names):
-        try:
-            with torch.no_grad():
-                output = run_raw(call, deepcopy(subject.module), kind, inputs, None, True)
-        except REFUSALS:
-            continue
-        if getattr(output, argument, None) is not None:
-            return Protocol(call, argument, f".{argument}")
-        if isinstance(output, tuple) and len(output) == 2 and output[1] is not None:
-            return Protocol(call, argument, "[1]")
-    return None
+        handed, places = KeyValues(), []
+        with torch.no_grad(), suppress(*REFUSALS):
+            places = _places(called(call, subject.module, kind, inputs, Mask(causal=True)), argument)
+        yield from (Protocol(each, argument, place) for place in places for each in calls)
+        with torch.no_grad(), suppress(*REFUSALS):
+            called(with_argument(call, argument, "cache"), subject.module, kind, inputs, Mask(causal=True), 0, handed)
+        yield from (Protocol(each, argument, "") for each in calls if handed.kept)
+
+
+def _places(output: Any, argument: str) -> list[str]:
+    """Where an output may hold a cache, the likeliest first."""
+    if getattr(output, argument, None) is not None:
+        return [f".{argument}"]
+    if not isinstance(output, tuple):
+        return []
+    chosen = first_tensor(output)
+    return [f"[{at}]" for at in reversed(range(len(output))) if output[at] is not None and output[at] is not chosen]

@@ -14,11 +14,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache as cache_of_calls
+from types import CodeType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from ...variants.contract import Mask
 from ..core.errors import SelectionError
 
 Kind = Literal["qkv", "layer", "model"]
@@ -92,8 +95,7 @@ def run(
     call: Call, module: Any, kind: Kind, inputs: Inputs, valid: Tensor | None, causal: bool, seed: int = 0
 ) -> Tensor:
     """The output of one call as a tensor."""
-    output = run_raw(call, module, kind, inputs, valid, causal, seed)
-    return output if isinstance(output, Tensor) else first_tensor(output)
+    return first_tensor(run_raw(call, module, kind, inputs, valid, causal, seed))
 
 
 def run_raw(
@@ -101,28 +103,58 @@ def run_raw(
 ) -> Any:
     """What one call returns; random numbers are those of the seed each time."""
     torch.manual_seed(seed)
-    names = dict(zip(NAMES[kind], inputs, strict=True)) | mask_names(inputs[0], kind, valid, causal)
-    if isinstance(call, str):
-        return eval(call, {"torch": torch, "m": module, **names})
-    takes_valid = len(inspect.signature(call).parameters) > 1 + len(inputs)
-    return call(module, *inputs, *((names["valid"],) if takes_valid else ()))
+    return called(call, module, kind, inputs, Mask(valid, causal))
 
 
-def mask_names(like: Tensor, kind: Kind, valid: Tensor | None, causal: bool) -> dict[str, Any]:
-    """`valid`, `seen`, `pairs`, `bias` and `causal` as the expressions of calls know them."""
-    length = like.shape[2 if kind == "qkv" else 1]
-    if valid is None:
-        valid = torch.ones(like.shape[0], length, dtype=torch.bool)
-    seen = torch.ones(length, length, dtype=torch.bool)
-    seen = seen.tril() if causal else seen
-    pairs = valid[:, None, None] & seen
-    dtype = like.dtype if like.is_floating_point() else torch.float32
-    bias = torch.zeros(pairs.shape, dtype=dtype).masked_fill(~pairs, torch.finfo(dtype).min)
-    return {"valid": valid, "seen": seen, "pairs": pairs, "bias": bias, "causal": causal}
+def called(call: Call, module: Any, kind: Kind, inputs: Inputs, mask: Mask, seen: int = 0, cache: Any = None) -> Any:
+    """What one call returns. seen: positions before the inputs, which `cache` holds, as calls of `decoding.py` name it.
+
+    Only what the call names is computed of the mask.
+    """
+    queries, keys = inputs[0], inputs[-2] if kind == "qkv" else inputs[0]
+    axis = 2 if kind == "qkv" else 1
+    if not isinstance(call, str):
+        takes_valid = len(inspect.signature(call).parameters) > 1 + len(inputs)
+        valid = [_masks({"valid"}, queries, 0, keys.shape[axis], mask)["valid"]] if takes_valid else []
+        return call(module, *inputs, *valid)
+    code = _compiled(call)
+    names = _masks(set(code.co_names), queries, queries.shape[axis], keys.shape[axis] + seen, mask)
+    inside = {"torch": torch, "m": module, "cache": cache, **dict(zip(NAMES[kind], inputs, strict=True))}
+    return eval(code, inside | names)
+
+
+@cache_of_calls
+def _compiled(call: str) -> CodeType:
+    return compile(call, "call", "eval")
+
+
+def _masks(wanted: set[str], like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:
+    """What a call may name of the mask, and `positions` (1, queries) of the inputs; only what it does name."""
+    found: dict[str, Any] = {"causal": mask.causal}
+    batch, device = like.shape[0], like.device
+    if "positions" in wanted:
+        found["positions"] = torch.arange(keys - queries, keys, device=device)[None]
+    if "valid" in wanted:
+        valid = torch.ones(batch, keys, dtype=torch.bool, device=device)
+        found["valid"] = valid if mask.valid is None else mask.valid
+    if "seen" in wanted:
+        seen = Mask(causal=mask.causal).allowed(queries, keys, device)
+        every = torch.ones(queries, keys, dtype=torch.bool, device=device)
+        found["seen"] = every if seen is None else seen[0, 0]
+    if wanted & {"pairs", "bias"}:
+        allowed = mask.allowed(queries, keys, device)
+        pairs = torch.ones(1, dtype=torch.bool, device=device) if allowed is None else allowed
+        found["pairs"] = pairs = pairs.expand(batch, 1, queries, keys)
+        dtype = like.dtype if like.is_floating_point() else torch.float32
+        bias = torch.zeros(pairs.shape, dtype=dtype, device=device)
+        found["bias"] = bias.masked_fill(~pairs, torch.finfo(dtype).min)
+    return found
 
 
 def first_tensor(output: Any) -> Tensor:
-    """The output among several: the logits or the first tensor of floats."""
+    """The output itself; among several the logits or the first tensor of floats."""
+    if isinstance(output, Tensor):
+        return output
     for name in ("logits", "last_hidden_state"):
         if isinstance(getattr(output, name, None), Tensor):
             found: Tensor = getattr(output, name)

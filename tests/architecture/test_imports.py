@@ -27,7 +27,7 @@ ALLOWED = {
     "models": {"core"},
     "measure": {"core", "models"},
     "gate": {"core", "models", "measure"},
-    "audit": {"core", "gate"},
+    "audit": {"core", "measure", "gate"},
     "train": {"core", "models", "measure", "stats"},
     "run": {"core", "stats", "store", "process", "plan", "models", "measure", "gate", "audit", "train"},
     "score": {"core", "stats", "store"},

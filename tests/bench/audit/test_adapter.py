@@ -62,6 +62,75 @@ class Configured(nn.Module):
         return self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
 
 
+class Cached(nn.Module):
+    """A causal layer with positions, whose cache goes in and out as `how` says: the ways of five libraries."""
+
+    def __init__(self, dim: int, how: str = "tuple", forgets: bool = False):
+        super().__init__()
+        self.project, self.how, self.forgets = nn.Linear(dim, 3 * dim), how, forgets
+
+    def attend(self, x, past, seen):  # type: ignore[no-untyped-def]
+        places = torch.arange(seen, seen + x.shape[1], device=x.device)[:, None]
+        q, k, v = self.project(x + (0.3 * places).sin().to(x)).chunk(3, -1)
+        if past is not None:
+            k, v = torch.cat([past[0], k], 1), torch.cat([past[1], v], 1)
+        seen_pairs = torch.ones(k.shape[1], k.shape[1], dtype=torch.bool, device=x.device).tril()[-x.shape[1] :]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen_pairs), (k, v)
+
+
+class Legacy(Cached):
+    """Hands on (keys, values) as the last of three."""
+
+    def forward(self, hidden_states, past_key_value=None, use_cache=False):  # type: ignore[no-untyped-def]
+        seen = 0 if past_key_value is None or self.forgets else past_key_value[0].shape[1]
+        mixed, past = self.attend(hidden_states, past_key_value, seen)
+        return mixed, None, past if use_cache else None
+
+
+class Handed(Cached):
+    """Fills a cache that is handed in, as layers of transformers do."""
+
+    def forward(self, hidden_states, past_key_values=None):  # type: ignore[no-untyped-def]
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length(3)
+        _, (k, v) = self.attend(hidden_states, None, 0 if self.forgets else seen)
+        places = torch.arange(seen, seen + hidden_states.shape[1])[:, None]
+        q = self.project(hidden_states + (0.3 * places).sin().to(hidden_states)).chunk(3, -1)[0]
+        if past_key_values is not None:
+            k, v = (each[:, 0] for each in past_key_values.update(k[:, None], v[:, None], 3, {"cos": None}))
+        pairs = torch.ones(k.shape[1], k.shape[1], dtype=torch.bool).tril()[-q.shape[1] :]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=pairs)
+
+
+class Placed(Cached):
+    """Has to be told the positions."""
+
+    def forward(self, hidden_states, position_ids=None, layer_past=None, use_cache=False):  # type: ignore[no-untyped-def]
+        mixed, past = self.attend(hidden_states, layer_past, 0 if position_ids is None else int(position_ids[0, 0]))
+        return (mixed, past) if use_cache else mixed
+
+
+class Recurrent(Cached):
+    """Always returns its state."""
+
+    def forward(self, x, state=None):  # type: ignore[no-untyped-def]
+        decay, value, gate = self.project(x).chunk(3, -1)
+        before = torch.zeros_like(value[:, 0]) if state is None or self.forgets else state
+        states = []
+        for at in range(x.shape[1]):
+            before = decay[:, at].sigmoid() * before + value[:, at]
+            states.append(before)
+        return torch.stack(states, 1) * gate, before
+
+
+class Whole(Cached):
+    """Wants the sequence from its begin and computes the new part, as in x-transformers."""
+
+    def forward(self, x, cache=None, return_intermediates=False):  # type: ignore[no-untyped-def]
+        seen = 0 if cache is None else cache[0].shape[1]
+        mixed, past = self.attend(x[:, seen:], cache, 0 if self.forgets else seen)
+        return (mixed, past) if return_intermediates else mixed
+
+
 class Both(nn.Module):
     """Looks both ways unless it is asked not to, and then a little still; drops weights in training."""
 
@@ -212,6 +281,31 @@ def test_a_call_that_is_given_replaces_what_would_be_found(call: object) -> None
     assert variant.supports(SHAPE) == "it has no causal form"
     with pytest.raises(SelectionError, match="one expression of Python, got 'm\\(x'"):
         as_variant(Configured, "mine")(SHAPE, call="m(x")
+
+
+@pytest.mark.parametrize("made", [Legacy, Handed, Placed, Recurrent, Whole])
+def test_a_cache_of_others_decodes_as_one_pass(made: type[Cached]) -> None:
+    torch.manual_seed(seed(6))
+    variant = as_variant(made, "mine")(SHAPE)
+    assert variant.decodes and " · cache m(" in variant.found
+    x, heads = torch.randn(3, 12, 16), torch.zeros(3, 2, 12, 8)
+    with torch.no_grad():
+        whole = variant(heads, heads, heads, Mask(causal=True), x)
+        state, parts = None, []
+        for at in range(12):
+            now = heads[:, :, at : at + 1]
+            part, state = variant.step_with(now, now, now, state, x[:, at : at + 1])
+            parts.append(part)
+    torch.testing.assert_close(torch.cat(parts, 2), whole)
+    lengths = [variant.state_bytes(replace(SHAPE, max_length=n)) for n in (20, 64, 200)]
+    values = 1 if made is Recurrent else 3 if made is Whole else 2
+    assert lengths == [4 * 16 * values * (1 if made is Recurrent else n) for n in (20, 64, 200)]
+
+
+def test_a_cache_that_differs_from_one_pass_is_not_used() -> None:
+    for made in (Legacy, Recurrent):
+        variant = as_variant(made, "mine")(SHAPE, forgets=True)
+        assert not variant.decodes and "not used" in variant.found
 
 
 def test_padding_behind_all_tokens_needs_no_argument_where_nothing_looks_ahead() -> None:

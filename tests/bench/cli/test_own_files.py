@@ -55,7 +55,7 @@ def test_a_call_goes_into_each_name_of_foreign_code():
     found = selected(options(variants="rela,gate+mine.py:Odd[dim=8]", call=CALL))["variants"]
     assert [str(spec) for spec in found] == ["rela", f"gate+mine.py:Odd[call={CALL},dim=8]"]
     assert Spec.parse(str(found[1])) == found[1] == decode_hook(Spec, str(found[1]))
-    with pytest.raises(SelectionError, match="FILE.py:NAME beside --call, got rela"):
+    with pytest.raises(SelectionError, match=r"FILE\.py:NAME beside --call, got rela"):
         selected(options(variants="rela", call=CALL))
     with pytest.raises(SelectionError, match=r"without `\|`"):
         selected(options(variants="mine.py:Odd", call="m(x, valid | True)"))
