@@ -37,7 +37,7 @@ def inspect(
 
     store = Store(results, warn)
     record = find_trained(store, cell)
-    leave_cell_to_child(record.cell)
+    leave_cell_to_child(store, record)
     # importing torch takes seconds, which a wrong key must not cost
     from ...dashboards import attention_maps as attention
     from ...dashboards import html

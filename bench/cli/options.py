@@ -76,7 +76,7 @@ def selected(options: dict[str, Any]) -> dict[str, Any]:
         with suppress(SelectionError):
             read = parse_selection(str(spec))
         if read != [spec]:
-            raise typer.BadParameter(f"expected a path without commas and brackets, got {spec.get('file')!r}")
+            raise typer.BadParameter(f"expected an ASCII path without commas and brackets, got {spec.get('file')!r}")
     tasks = ",".join(filter(None, [options["tasks"], *map(str, files)])) or None
     return options | {"tasks": tasks, "executor_options": pairs(options["executor_options"])}
 

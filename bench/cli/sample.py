@@ -37,7 +37,7 @@ def sample(
     begun = utf8(prompt, "prompt")
     store = Store(results, warn)
     record = find_trained(store, cell)
-    leave_cell_to_child(record.cell)
+    leave_cell_to_child(store, record)
     # importing torch takes seconds, which a wrong key must not cost
     from ...tasks.data.data import place
     from ...tasks.problems.language_modeling import Windows

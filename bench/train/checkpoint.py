@@ -96,6 +96,16 @@ def mark_of(path: Path, cache: Path) -> str:
     return hmac.new(content, path.name.encode(), "sha256").hexdigest() if content else ""
 
 
+def is_own(path: Path, cache: Path) -> bool:
+    """Whether this account made the checkpoint; False for one that is missing or does not read."""
+    try:
+        mark = _content(path, torch.device("cpu"), LARGEST)["training"]["mark"]
+    except Exception:
+        # torch and zipfile raise many kinds for bytes that are not theirs
+        return False
+    return mark == mark_of(path, cache) != ""
+
+
 def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, state: Training) -> None:
     """Atomic: a kill during the write leaves the previous checkpoint."""
     values = {field.name: getattr(state, field.name) for field in fields(state)}
