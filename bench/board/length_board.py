@@ -124,6 +124,9 @@ def headline_of_costs(order: list[RankInterval], timings: Timings) -> str:
         name: gap.value > 0 if abs(gap.value) > timings.floor and difference_is_proven(gap, pairs) else None
         for name, gap in gaps.items()
     }
+    # plain code may be slow where the mechanism is not
+    eager = {name for name, found in proven.items() if found is False and timings.implementation(name)[:5] == "eager"}
+    proven = {f"{name} (eager)" if name in eager else name: found for name, found in proven.items()}
     first = order[0].name
     alone = first != REFERENCE and order[0].last == 1
     return cost_headline(proven, f"{first}, {speed(ratio(timings.advantage(REFERENCE, first)))}" if alone else "")

@@ -25,8 +25,14 @@ from .timings import Timings
 
 TILE = 64
 
-ANSWERS = ("mean", "crossover", "peak_ratio", "longest")
+ANSWERS = ("mean", "implementation", "crossover", "peak_ratio", "longest")
 """Columns that are always shown, beside those of the lengths; all others are shown on request."""
+
+
+RAN_AS = (
+    "code that was timed, fused or eager, and the share of the scores that the mechanism says it computes, if not all; "
+    "an eager time is that of plain PyTorch code, not of the mechanism"
+)
 
 
 class Work(NamedTuple):
@@ -76,6 +82,8 @@ def length_columns(timings: Timings, mode: Mode, max_length: BoardKey | None) ->
         (Column(name="peak_ratio", title="memory", unit="× reference", better="lower", importance=4,
                 description=f"peak memory over {REFERENCE}'s, at the longest length that both ran at"),
          partial(_memory, timings)),
+        (Column(name="implementation", title="ran as", importance=1, description=RAN_AS),
+         lambda name: TableCell(text=timings.implementation(name))),
         (Column(name="density", title="density", unit="fraction", importance=4,
                 description="share of allowed weights that are not zero on these inputs, at its longest length"),
          lambda name: number_cell(_complement(timings.number(name, "sparsity")), percent)),

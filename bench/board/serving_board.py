@@ -25,6 +25,7 @@ from .cells import EMPTY, ratio_cell, reference_cell
 from .columns import Cell, cells_of, finished, plain_columns
 from .headline import nothing_ranked
 from .length_board import headline_of_costs
+from .length_columns import RAN_AS
 from .notes import note
 from .timing_notes import timing_notes
 from .timings import Timings
@@ -138,6 +139,8 @@ def serving_columns(timings: Timings, mode: Mode) -> list[tuple[Column, Cell]]:
         (Column(name="mean", title="mean", unit="× reference", better="lower", importance=0,
                 description="geometric mean of the ratios of time over all points"),
          partial(_mean, timings)),
+        (Column(name="implementation", title="ran as", importance=1, description=RAN_AS),
+         lambda name: TableCell(text=timings.implementation(name))),
     ]  # fmt: skip
 
 

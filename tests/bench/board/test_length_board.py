@@ -136,3 +136,20 @@ def test_time_to_compile_and_energy_have_columns_where_they_were_measured(bench)
     (found,) = sweeps(table, board_keys(table), least=1)
     shown = row(board_for_lengths(table, found), "linear")
     assert (shown["compile"].text, shown["energy"].text) == ("41.00 s", "500 mJ")
+
+
+def test_what_ran_stands_beside_the_ratio_and_eager_code_is_named_in_the_headline(bench) -> None:
+    b = bench(task="sweep")
+    half = [Measurement.of("declared_density", 0.34)]
+    for length in (256, 1024):
+        b.task, common = f"sweep[length={length}]", {"setting": {"length": length}, "block": f"b{length}"}
+        b.time("softmax", TIMES, TIMES, implementation="sdpa", **common)
+        b.time("window", [0.5 * t for t in TIMES], TIMES, more=half, implementation="cpp", **common)
+        b.time("band", [3 * t for t in TIMES], TIMES, more=half, implementation="eager", **common)
+        b.time("heavy", [2 * t for t in TIMES], TIMES, implementation="cpp", **common)
+    found = board(b)
+    texts = {name: row(found, name)["implementation"].text for name in ("softmax", "window", "band", "heavy")}
+    assert texts == {
+        "softmax": "sdpa", "window": "cpp; computes 0.34", "band": "eager; computes 0.34", "heavy": "cpp",
+    }  # fmt: skip
+    assert "Slower than softmax: heavy, band (eager)." in found.headline
