@@ -97,13 +97,9 @@ def test_half_precision_is_gated_in_its_own_tolerance(name: str, dtype: str) -> 
     assert quick_gate(name, replace(SHAPE, causal=True, dtype=dtype)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    [
-        "topk",
-        pytest.param("rela", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.soak) for name in ("softmax", "entmax", "routing")),
-    ],
+    "name", ["topk", "rela", *(pytest.param(name, marks=pytest.mark.soak) for name in ("softmax", "entmax", "routing"))]
 )
 def test_no_seed_of_ten_raises_a_false_alarm(name: str) -> None:
     shape = replace(SHAPE, max_length=64, causal=True)
