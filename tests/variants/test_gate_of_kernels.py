@@ -46,6 +46,9 @@ SHAPE = AttentionShape(heads=2, head_dim=16, max_length=12, causal=True)
 
 
 def marked(selection: str, impl: str = "triton") -> tuple[pytest.MarkDecorator, ...]:
+    # the eager definition of each is gated by its name, in tests/bench/gate/test_properties.py
+    if impl == "eager":
+        return (pytest.mark.slow,)
     if impl != "triton":
         return ()
     return (pytest.mark.slow if selection in SLOW else pytest.mark.soak,)

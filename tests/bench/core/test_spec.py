@@ -153,6 +153,7 @@ def parameters_with_types(spec):
     return [(name, type(value), value) for part in parts for name, value in part.parameters]
 
 
+@settings(max_examples=40)
 @given(specs)
 def test_the_text_of_a_spec_is_read_back_as_that_spec(spec):
     back = Spec.parse(str(spec))

@@ -250,7 +250,7 @@ def test_a_fault_of_outsiders_is_red(variant: type[Variant], shape: AttentionSha
     assert [each.property for each in found if each.held is False and each.property != "float16"] == [name]
 
 
-@pytest.mark.parametrize("shape", [EIGHT, CAUSAL], ids=["self", "causal"])
+@pytest.mark.parametrize("shape", [pytest.param(EIGHT, marks=pytest.mark.slow), CAUSAL], ids=["self", "causal"])
 @pytest.mark.parametrize("variant", RIGHT)
 def test_what_outsiders_get_right_is_green(variant: type[Variant], shape: AttentionShape) -> None:
     shape = replace(shape, max_length=200)

@@ -49,7 +49,11 @@ def test_a_fault_of_one_promise_is_red_under_no_other(variant: type[Variant], sh
     assert set(red(variant, shape)) == {name}
 
 
-@pytest.mark.parametrize("shape", [SELF, CAUSAL, CROSS], ids=["self", "causal", "cross"])
+@pytest.mark.parametrize(
+    "shape",
+    [CAUSAL, *(pytest.param(x, marks=pytest.mark.slow) for x in (SELF, CROSS))],
+    ids=["causal", "self", "cross"],
+)
 def test_the_variants_that_the_faults_start_from_are_green(shape: AttentionShape) -> None:
     assert red(Honest, shape) == {} and red(Gated, shape) == {}
 

@@ -73,6 +73,7 @@ def test_a_sweep_measures_every_variant_at_every_length_and_is_then_done(runner,
     assert run(runner("softmax,linear")) == {}
 
 
+@pytest.mark.slow  # the rule alone: tests/bench/plan/test_skip.py
 def test_after_a_failure_longer_lengths_are_skipped_with_its_reason_and_others_go_on(runner, monkeypatch):
     build = point_module.SweepWorkloads._attention
 
@@ -140,6 +141,7 @@ def _all(runner):
     return [event.record for event in events if isinstance(event, CellFinished)]
 
 
+@pytest.mark.slow  # of Records made by hand: tests/bench/board/test_length_board.py
 def test_the_board_puts_lengths_side_by_side_with_growth_memory_and_distance_to_the_limit(runner):
     records = _all(runner("softmax,linear"))
     table = table_of(records)
