@@ -1,5 +1,6 @@
 """The examples run as their docstrings say, at small sizes."""
 
+import json
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -64,3 +65,71 @@ def test_a_hugging_face_model_gets_another_attention(tmp_path):
     trained, tuned = found["softmax, as trained"], found["entmax15, after 100 steps"]
     # bytes at random would be 256, and the letters of the text alone about 17
     assert len(found) == 4 and trained < 2.0 and tuned < found["entmax15, zero-shot, temperature 1.0"]
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="needs the extra attnbench[transformers]")
+def test_bonds_and_maps_of_a_reaction_are_read(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import atom_maps
+    import numpy as np
+
+    read = atom_maps.Reaction("C1OC1C.[NH2-]>>CC(Br)C[13CH3]")
+    assert read.tokens[1:-1] == [
+        "C",
+        "1",
+        "O",
+        "C",
+        "1",
+        "C",
+        ".",
+        "[NH2-]",
+        ">>",
+        "C",
+        "C",
+        "(",
+        "Br",
+        ")",
+        "C",
+        "[13CH3]",
+    ]
+    assert list(read.elements) == ["C", "O", "C", "C", "N", "C", "C", "Br", "C", "C"]
+    bonds = {(int(a), int(b)) for a, b in np.argwhere(np.triu(read.bonds))}
+    assert bonds == {(0, 1), (1, 2), (0, 2), (2, 3), (5, 6), (6, 7), (6, 8), (8, 9)}
+    # each product atom looks at one atom of its element; an oxygen that nothing was stays unmapped
+    read = atom_maps.Reaction("CO.N>>NCO")
+    weights = np.zeros((len(read.tokens),) * 2)
+    for product, reactant in ((6, 4), (7, 1)):
+        weights[product, reactant] = 0.5
+    assert atom_maps.atom_map(read, weights) == ([2, 0, -1], 1.0)
+    weights[2, 8] = 0.25
+    assert atom_maps.atom_map(read, weights)[0] == [2, 0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("transformers") is None, reason="needs the extra attnbench[transformers]")
+def test_atom_maps_by_softmax_are_those_of_the_model(tmp_path, monkeypatch):
+    """Of a random model in the place of the pretrained one."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import atom_maps
+    import torch
+    from transformers import AlbertConfig, AlbertModel
+
+    place = tmp_path / atom_maps.MODEL
+    place.mkdir(parents=True)
+    tokens = sorted({token for smiles in atom_maps.REACTIONS.values() for token in atom_maps.TOKEN.findall(smiles)})
+    (place / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *tokens]) + "\n")
+    sizes = {
+        "embedding_size": 8,
+        "hidden_size": 48,
+        "intermediate_size": 16,
+        "num_attention_heads": 6,
+        "vocab_size": 64,
+    }
+    torch.manual_seed(0)
+    weights = AlbertModel(AlbertConfig(**sizes)).state_dict()
+    torch.save({f"albert.{name}": value for name, value in weights.items()}, place / "pytorch_model.bin")
+    (place / "config.json").write_text(json.dumps(sizes | {"output_past": True}))
+    lines = run("atom_maps.py", str(tmp_path), folder=tmp_path).split("\n")[2:-1]
+    rows = [line.strip("| ").split(" | ") for line in lines]
+    assert [row[0] for row in rows] == [name for name, _ in atom_maps.CANDIDATES]
+    assert rows[0][1:4] == ["1", "100.0%", "100.0%"] and float(rows[0][-1]) < 1e-5
