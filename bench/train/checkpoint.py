@@ -103,7 +103,7 @@ def is_own(path: Path, cache: Path) -> bool:
     except Exception:
         # torch and zipfile raise many kinds for bytes that are not theirs
         return False
-    return mark == mark_of(path, cache) != ""
+    return bool(mark) and bool(mark == mark_of(path, cache))
 
 
 def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, state: Training) -> None:
