@@ -152,10 +152,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise DataError(f"{config_file} names {layers!r:.30} layers, but its weights are {tensors:,} tensors")
     with _reading(path):
         # named, since a configuration may ask for a kernel that would be fetched
-        model, found = kind.from_pretrained(
+        loaded: Any = kind.from_pretrained(
             path, config=config, use_safetensors=True, attn_implementation="eager", dtype=torch.float32,
-            output_loading_info=True, **local,
+            output_loading_info=True, **local,  # type: ignore[arg-type]
         )  # fmt: skip
+        model, found = loaded
         if missing := sorted(found["missing_keys"]):
             raise DataError(f"the weights in {path} lack {len(missing)} tensors of {name}, such as {missing[0]}")
     files = {file.name: sha256_of(file) for file in (config_file, *weights)}

@@ -14,12 +14,14 @@ PAGE = (ROOT / "docs" / "negative-results.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("task", ["lra-image", "lra-listops", "lra-pathfinder", "lra-retrieval"])
 def test_no_variant_could_be_told_from_softmax(task):
     headline = BOARDS[f"{task} (quick)"].headline
-    assert "can be told from softmax" in headline and "no variant could be told from\n  softmax" in PAGE
+    # on two tasks softmax itself learned nothing
+    found = headline.startswith(("No variant differs measurably from softmax", "Even softmax learned nothing here"))
+    assert found and "no variant could be told from\n  softmax" in PAGE
 
 
 def test_on_text_one_variant_is_worse():
     headline = BOARDS["lra-text (quick)"].headline
-    assert headline.startswith("Worse than softmax by more than 1 point: fastformer. Undecided: ")
+    assert headline.startswith("Worse than softmax by more than 1 point: fastformer. Undecided ")
     assert "on text only `fastformer`, which is worse" in PAGE
 
 
