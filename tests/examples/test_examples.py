@@ -63,3 +63,15 @@ def test_a_hugging_face_model_gets_another_attention(tmp_path):
     trained, tuned = found["softmax, as trained"], found["entmax15, after 100 steps"]
     # bytes at random would be 256, and the letters of the text alone about 17
     assert len(found) == 4 and trained < 2.0 and tuned < found["entmax15, zero-shot, temperature 1.0"]
+
+
+def test_one_file_trains_a_variant_and_finds_the_leak_of_another(tmp_path):
+    trained = run("one_file.py", "--variant", "linear", "--steps", "4", folder=tmp_path).split("\n")[:-1]
+    assert [line.split(" % ")[1] for line in trained[:3]] == [
+        "at 64 tokens, 16 pairs", "at 128 tokens, 16 pairs", "at 256 tokens, 16 pairs",
+    ]  # fmt: skip
+    assert trained[3] == "linear: no leak found"
+    command = [sys.executable, str(EXAMPLES / "one_file.py"), "--variant", "leaking", "--steps", "1"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1 and "leaking: LEAKS: the output at place 0 changes with tokens from" in ended.stdout
+    assert (EXAMPLES / "one_file.py").read_text(encoding="utf-8").count("\n") <= 300
