@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .board.compare import Comparison
     from .board.filters import Filters
     from .board.probe import ProbeReport
+    from .board.regression import Change
     from .board.report import Overview, Report
     from .gate.report import CheckReport
     from .gate.variant import VariantSource
@@ -230,6 +231,14 @@ def compare(
 
     table, predictions, keys = _answered(results, notice, filters)
     return compare_on_boards(table, keys, one, other, predictions, margin)
+
+
+def changes(results: str | Path | Records, against: str | Path) -> list[Change]:
+    """How each cost over softmax differs from that in an older folder, the slowest first; SelectionError for none."""
+    from .board.regression import changes_since
+
+    (new, _, keys), (old, _, older) = (_answered(each, LOG.warning, {}) for each in (results, against))
+    return changes_since((new, keys), (old, older))
 
 
 def choose(

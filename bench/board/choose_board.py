@@ -17,7 +17,7 @@ from ..score.contrasts import Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import Predictions, describe_outcome, is_unlearned, metric_of, scores_by_variant
-from ..stats.format import counted, size
+from ..stats.format import counted, listed, size
 from ..stats.ranking import rank_intervals
 from ..store.table import ResultTable
 from .board import Board, Column, Note, Row, TableCell, split_by_rank
@@ -291,7 +291,8 @@ def _headline(
     else:
         why = "no variant that fits costs less" if names == REFERENCE else best[0].entries[0].text
     if judged:
-        return f"Take {names}: {why}."
+        tasks = list(dict.fromkeys(key.task for key in judged))
+        return f"Take {names}: {why}. Judged on {listed(tasks)}."
     unjudged = f"{REFERENCE} did not learn {some([key.task for key in unlearned])}"
     reason = unjudged if unlearned else "no variant was trained here"
     return f"Cheapest: {names} ({why}). Quality is unknown: {reason}."
@@ -305,12 +306,13 @@ def _open_question(reasons: Sequence[str]) -> str:
 
 
 def _machine_words(table: ResultTable, machine_id: str) -> str:
-    """The machine as a person names it, such as `AMD EPYC, 2 of 2 cores`."""
+    """The machine as a person names it, such as `AMD EPYC, 2 cores`."""
     found = table.machines.get(machine_id)
     if found is None:
         return f"machine {machine_id}"
     processor = found.processor.partition(" (")[0]
-    return ", ".join([*found.accelerators[:1], processor, f"{found.threads} of {counted(found.cores, 'core')}"])
+    used = "" if found.threads == found.cores else f"{found.threads} of "
+    return ", ".join([*found.accelerators[:1], processor, f"{used}{counted(found.cores, 'core')}"])
 
 
 def _notes(

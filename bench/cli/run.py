@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,6 +31,12 @@ def run(
     offline: Offline = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run failed cells again.")] = False,
     timeout: Seconds = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Hold the times against those of this older results folder.")
+    ] = None,
+    fail_if: Annotated[
+        str, typer.Option("--fail-if", metavar="SHARE", help="Exit with 1 where --against shows more than this.")
+    ] = "5%",
     **options: Any,
 ) -> None:
     """Train and measure variants on tasks, and print the leaderboard; skip what is measured already."""
@@ -37,7 +44,7 @@ def run(
     from .leaderboard import show
     from .live import Live
 
-    options = selected(options)
+    options, limit = selected(options), _share(fail_if)
     with Live() as live:
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
     if not found.measured:
@@ -61,8 +68,34 @@ def run(
         warn(f"Not all cells are ok: {listed}. The lines above give the reasons; `--retry` runs these cells again.")
     if found.missing:
         warn(f"{len(found.missing)} cells have no Record, since the executor lost them; the same command tries again.")
-    if found.left_out or found.missing or not all(map(_is_expected, failed)):
+    slower = against is not None and _is_slower(found, against, limit)
+    if slower or found.left_out or found.missing or not all(map(_is_expected, failed)):
         raise typer.Exit(1)
+
+
+def _share(text: str) -> float:
+    """`5%` as 0.05. Raises SelectionError for another form."""
+    number = text.strip().removesuffix("%").strip()
+    if not text.strip().endswith("%") or not number.replace(".", "", 1).isdecimal():
+        raise SelectionError(f"expected a share such as --fail-if 5%, got {text!r}")
+    return float(number) / 100
+
+
+def _is_slower(found: Records, against: Path, limit: float) -> bool:
+    """Says in one line whether anything became slower than in the older folder by more than `limit`."""
+    from .. import api
+
+    changes = api.changes(found, against)
+    slower = [change for change in changes if change.is_slower(limit)]
+    words = "; ".join(change.words for change in slower)
+    if slower:
+        say(f"FAIL: slower than in {against} by more than {100 * limit:g} %: {words}")
+    else:
+        all_of_it = (
+            f"none of {counted(len(changes), 'time')} is shown to be more than {100 * limit:g} % above {against}"
+        )
+        say(f"PASS: {all_of_it}; most: {changes[0].words}")
+    return bool(slower)
 
 
 def _say_next(found: Records, boards: Sequence[Board]) -> None:

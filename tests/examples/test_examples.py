@@ -133,3 +133,15 @@ def test_atom_maps_by_softmax_are_those_of_the_model(tmp_path, monkeypatch):
     rows = [line.strip("| ").split(" | ") for line in lines]
     assert [row[0] for row in rows] == [name for name, _ in atom_maps.CANDIDATES]
     assert rows[0][1:4] == ["1", "100.0%", "100.0%"] and float(rows[0][-1]) < 1e-5
+
+
+def test_one_file_trains_a_variant_and_finds_the_leak_of_another(tmp_path):
+    trained = run("one_file.py", "--variant", "linear", "--steps", "4", folder=tmp_path).split("\n")[:-1]
+    assert [line.split(" % ")[1] for line in trained[:3]] == [
+        "at 64 tokens, 16 pairs", "at 128 tokens, 16 pairs", "at 256 tokens, 16 pairs",
+    ]  # fmt: skip
+    assert trained[3] == "linear: no leak found"
+    command = [sys.executable, str(EXAMPLES / "one_file.py"), "--variant", "leaking", "--steps", "1"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1 and "leaking: LEAKS: the output at place 0 changes with tokens from" in ended.stdout
+    assert (EXAMPLES / "one_file.py").read_text(encoding="utf-8").count("\n") <= 300

@@ -1,0 +1,79 @@
+"""Regression: what became slower than in an older folder of Records, each time held against softmax's of its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..core.cell import REFERENCE
+from ..core.errors import SelectionError
+from ..core.interval import Interval
+from ..score.cost import Mode, RelativeCost, costs_by_variant
+from ..score.key import BoardKey
+from ..stats.intervals import Estimate
+from ..stats.scoring import ratio
+from ..store.table import ResultTable
+from .length_columns import MODES
+
+Place = tuple[str, str, Mode, str]
+"""Task, preset, mode and variant of a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The cost over softmax now, divided by that before, with its 95 % interval; None where now it has no time."""
+
+    variant: str
+    task: str
+    mode: Mode
+    times: Interval | None
+    reason: str = ""
+
+    def is_slower(self, limit: float) -> bool:
+        """Whether it is slower by more than the share `limit`, and shown to be slower at all; or no longer runs."""
+        return self.times is None or (self.times.value > 1 + limit and self.times.low > 1)
+
+    @property
+    def words(self) -> str:
+        """
+        >>> Change(variant="rela", task="recall", mode="step", times=Interval(1.084, 1.05, 1.12)).words
+        'rela on recall, a training step: +8.4 % (+5.0 to +12.0)'
+        """
+        place = f"{self.variant} on {self.task}, {MODES[self.mode].one}"
+        if self.times is None:
+            return f"{place}: no time now ({self.reason})"
+        value, low, high = (100 * (each - 1) for each in (self.times.value, self.times.low, self.times.high))
+        return f"{place}: {value:+.1f} % ({low:+.1f} to {high:+.1f})"
+
+
+def changes_since(
+    new: tuple[ResultTable, Sequence[BoardKey]], old: tuple[ResultTable, Sequence[BoardKey]]
+) -> list[Change]:
+    """The change of every cost that both have, the slowest first. Raises SelectionError where they share none."""
+    now, before = _costs(*new), _costs(*old)
+    found = []
+    for place, cost in now.items():
+        task, _, mode, variant = place
+        was = before[place].cost if place in before else None
+        if was is None:
+            continue
+        change = None if cost.cost is None else Estimate(cost.cost.value - was.value, (*cost.cost.noise, *was.noise))
+        times = None if change is None else ratio(change)
+        found.append(Change(variant=variant, task=task, mode=mode, times=times, reason=cost.reason or cost.outcome))
+    if not found:
+        raise SelectionError(
+            "expected times of the same task, preset and variant in the folder of --against, got none; make them "
+            "with the same command and --results FOLDER"
+        )
+    return sorted(found, key=lambda change: -(change.times.low if change.times else float("inf")))
+
+
+def _costs(table: ResultTable, keys: Sequence[BoardKey]) -> dict[Place, RelativeCost]:
+    """The costs by place; of several machines those of the newest."""
+    found: dict[Place, RelativeCost] = {}
+    timed = [(max(run.started for run in runs), key) for key in keys if (runs := key.runs(table, "time"))]
+    for _, key in sorted(timed, key=lambda one: one[0]):
+        for mode in MODES:
+            costs = costs_by_variant(table, key, mode)
+            found |= {(key.task, key.preset, mode, name): cost for name, cost in costs.items() if name != REFERENCE}
+    return found

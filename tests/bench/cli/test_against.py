@@ -1,0 +1,34 @@
+"""`run --against`: the share is read, and one line says whether anything became slower."""
+
+from pathlib import Path
+
+import pytest
+
+from attnbench.bench.cli.run import _is_slower, _share
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.store.store import Store
+
+TIMES = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0]
+
+
+def folder(bench, path: Path, factor: float) -> Path:
+    b = bench(task="sweep")
+    for name, own in (("softmax", 1.0), ("rela", factor)):
+        b.time(name, [own * time for time in TIMES], TIMES)
+        Store(path, print).append(b.records[-1])
+    return path
+
+
+def test_one_line_says_pass_or_fail(bench, tmp_path, capsys) -> None:
+    old, new = folder(bench, tmp_path / "old", 1.0), folder(bench, tmp_path / "new", 1.2)
+    assert _is_slower(new, old, 0.05)
+    assert capsys.readouterr().out.startswith(f"FAIL: slower than in {old} by more than 5 %: rela on sweep")
+    assert not _is_slower(old, new, 0.05)
+    assert capsys.readouterr().out.startswith("PASS: none of 1 time is shown to be more than 5 % above")
+
+
+def test_a_share_is_read_and_another_form_refused() -> None:
+    assert _share("5%") == 0.05 and _share("2.5 %") == 0.025
+    for text in ("5", "x%", "-5%", "0.05"):
+        with pytest.raises(SelectionError, match="expected a share such as --fail-if 5%"):
+            _share(text)
