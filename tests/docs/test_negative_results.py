@@ -11,15 +11,23 @@ BOARDS = {table.title: table for table in tables() if not table.part}
 PAGE = (ROOT / "docs" / "negative-results.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("task", ["lra-image", "lra-listops", "lra-pathfinder", "lra-retrieval"])
-def test_no_variant_could_be_told_from_softmax(task):
-    headline = BOARDS[f"{task} (quick)"].headline
-    assert "can be told from softmax" in headline and "no variant could be told from\n  softmax" in PAGE
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("lra-image", "No variant differs measurably from softmax"),
+        ("lra-listops", "No variant differs measurably from softmax"),
+        ("lra-pathfinder", "Even softmax learned nothing here"),
+        ("lra-retrieval", "Even softmax learned nothing here"),
+    ],
+)
+def test_no_variant_could_be_told_from_softmax(task, said):
+    assert BOARDS[f"{task} (quick)"].headline.startswith(said)
+    assert "no variant could be told from\n  softmax" in PAGE
 
 
 def test_on_text_one_variant_is_worse():
     headline = BOARDS["lra-text (quick)"].headline
-    assert headline.startswith("Worse than softmax by more than 1 point: fastformer. Undecided: ")
+    assert headline.startswith("Worse than softmax by more than 1 point: fastformer. Undecided (gaps below ")
     assert "on text only `fastformer`, which is worse" in PAGE
 
 
@@ -41,6 +49,6 @@ def test_a_rule_beats_every_variant(task):
 
 
 def test_softmax_learned_neither_pathfinder_nor_retrieval():
-    assert BOARDS["the 5 tasks of lra (quick)"].headline.startswith(
+    assert BOARDS["the 6 tasks of lra (quick)"].headline.startswith(
         "softmax did not learn lra-pathfinder and lra-retrieval"
     )
