@@ -11,14 +11,6 @@ BOARDS = {table.title: table for table in tables() if not table.part}
 PAGE = (ROOT / "docs" / "negative-results.md").read_text(encoding="utf-8")
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("task", ["lra-image", "lra-listops", "lra-pathfinder", "lra-retrieval"])
-def test_no_variant_could_be_told_from_softmax(task):
-    headline = BOARDS[f"{task} (quick)"].headline
-    # on two tasks softmax itself learned nothing
-    found = headline.startswith(("No variant differs measurably from softmax", "Even softmax learned nothing here"))
-    assert found and "no variant could be told from\n  softmax" in PAGE
-=======
 @pytest.mark.parametrize(
     ("task", "said"),
     [
@@ -31,16 +23,11 @@ def test_no_variant_could_be_told_from_softmax(task):
 def test_no_variant_could_be_told_from_softmax(task, said):
     assert BOARDS[f"{task} (quick)"].headline.startswith(said)
     assert "no variant could be told from\n  softmax" in PAGE
->>>>>>> wt-front
 
 
 def test_on_text_one_variant_is_worse():
     headline = BOARDS["lra-text (quick)"].headline
-<<<<<<< HEAD
-    assert headline.startswith("Worse than softmax by more than 1 point: fastformer. Undecided ")
-=======
     assert headline.startswith("Worse than softmax by more than 1 point: fastformer. Undecided (gaps below ")
->>>>>>> wt-front
     assert "on text only `fastformer`, which is worse" in PAGE
 
 
