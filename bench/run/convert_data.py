@@ -35,7 +35,7 @@ class Evaluated:
 
     def measurements(self, split: str) -> list[Measurement]:
         of: dict[str, Any] = {"split": split, "examples": self.examples}
-        token: dict[str, dict[str, Any]] = {"perplexity": {"token": "of the checkpoint"}}
+        token: dict[str, Any] = {"perplexity": {"token": "of the checkpoint"}}
         return [Measurement.of(name, value, **of, **token.get(name, {})) for name, value in self.values.items()]
 
 
@@ -70,7 +70,7 @@ class TextData(ConvertData):
     def __init__(self, checkpoint: Checkpoint, content: bytes, context: int, windows: int):
         self.checkpoint = checkpoint
         masked = checkpoint.head == "masked"
-        self.mask: int | None = checkpoint.mask_id if masked else None
+        self.mask = checkpoint.mask_id if masked else None
         self.first, self.last = checkpoint.around if masked else ([], [])
         ids, length = checkpoint.ids(content), context - len(self.first) - len(self.last)
         rows = ids[: len(ids) // length * length].view(-1, length)
@@ -107,7 +107,7 @@ class TextData(ConvertData):
         rows, device, bits, tokens = self.splits[split], next(model.parameters()).device, [], []
         # the same tokens are masked whenever a split is evaluated
         draw = torch.Generator().manual_seed(0)
-        for part in rows.split(batch):  # type: ignore[no-untyped-call]
+        for part in torch.split(rows, batch):
             nats, counted = self._nats(model, part.to(device), draw)
             bits.append(nats.sum(1, dtype=torch.float64).cpu() / math.log(2))
             tokens.append(counted.sum(1, dtype=torch.float64).cpu())
@@ -162,7 +162,7 @@ class LabelledData(ConvertData):
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str, batch: int) -> Evaluated:
         rows = self.splits[split].to(next(model.parameters()).device)
-        logits = torch.cat([model(**self.inputs(part)).logits.float() for part in rows.split(batch)])  # type: ignore[no-untyped-call]
+        logits = torch.cat([model(**self.inputs(part)).logits.float() for part in torch.split(rows, batch)])
         correct = (logits.argmax(-1) == rows[:, 0]).cpu().numpy()
         loss = float(nn.functional.cross_entropy(logits, rows[:, 0]))
         return Evaluated(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import torch
@@ -121,7 +122,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         name = str((config.architectures or ["AutoModelForCausalLM"])[0])
         kind: Any = getattr(transformers, name, None)
         models = (transformers.PreTrainedModel, transformers.AutoModelForCausalLM)
-        if not (isinstance(kind, type) and issubclass(kind, models)):
+        if not (inspect.isclass(kind) and issubclass(kind, models)):
             raise DataError(f"{config_file} names {name!r:.60}, which is no model of transformers")
         head = next((head for head, endings in HEADS.items() if name.endswith(endings)), "")
     if not weights:
@@ -152,11 +153,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise DataError(f"{config_file} names {layers!r:.30} layers, but its weights are {tensors:,} tensors")
     with _reading(path):
         # named, since a configuration may ask for a kernel that would be fetched
-        loaded: Any = kind.from_pretrained(
+        model, found = cast(Any, kind).from_pretrained(
             path, config=config, use_safetensors=True, attn_implementation="eager", dtype=torch.float32,
-            output_loading_info=True, **local,  # type: ignore[arg-type]
+            output_loading_info=True, **local,
         )  # fmt: skip
-        model, found = loaded
         if missing := sorted(found["missing_keys"]):
             raise DataError(f"the weights in {path} lack {len(missing)} tensors of {name}, such as {missing[0]}")
     files = {file.name: sha256_of(file) for file in (config_file, *weights)}
