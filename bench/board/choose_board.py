@@ -190,14 +190,13 @@ def _timed(
             f"{f'lengths with timings: {measured}' if measured else 'nothing was timed at all'}; time it with "
             f"`attnbench run --variants rela,linear --task 'sweep[length={requirements.length}]'`"
         )
-    started = {board_key: max(run.started for run in board_key.runs(table, "time")) for board_key in there}
-    machine = max(there, key=lambda board_key: started[board_key]).machine
+    machine = max(there, key=lambda board_key: board_key.last_timing(table)).machine
 
     def rank(board_key: BoardKey) -> tuple[object, ...]:
         shape = [name for name, _ in Spec.parse(board_key.task).parameters if name not in ("length", "mode")]
         timed = costs_by_variant(table, board_key, requirements.mode)
         is_sweep = not board_key.runs(table, "train")
-        return board_key.machine == machine, is_sweep, -len(shape), len(timed), started[board_key]
+        return board_key.machine == machine, is_sweep, -len(shape), len(timed), board_key.last_timing(table)
 
     # neither speeds nor memory depend on the selection
     found = {(q.task, q.preset, q.fidelity, q.protocol, q.machine): q for q in there}

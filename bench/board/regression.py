@@ -71,8 +71,7 @@ def changes_since(
 def _costs(table: ResultTable, keys: Sequence[BoardKey]) -> dict[Place, RelativeCost]:
     """The costs by place; of several machines those of the newest."""
     found: dict[Place, RelativeCost] = {}
-    timed = [(max(run.started for run in runs), key) for key in keys if (runs := key.runs(table, "time"))]
-    for _, key in sorted(timed, key=lambda one: one[0]):
+    for key in sorted(keys, key=lambda key: key.last_timing(table)):
         for mode in MODES:
             costs = costs_by_variant(table, key, mode)
             found |= {(key.task, key.preset, mode, name): cost for name, cost in costs.items() if name != REFERENCE}

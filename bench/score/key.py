@@ -40,6 +40,10 @@ class BoardKey:
             and (row.machine == self.machine or row.lane != "time")
         ]
 
+    def last_timing(self, table: ResultTable) -> str:
+        """When the newest of its timings started; empty where it has no timing."""
+        return max((row.started for row in self.runs(table, "time")), default="")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardFilter:
