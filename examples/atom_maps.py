@@ -109,7 +109,7 @@ def load(folder: Path) -> tuple[AlbertModel, dict[str, int]]:
     kept = {key.removeprefix("albert."): value for key, value in weights.items() if key.startswith("albert.")}
     lacking = model.load_state_dict(kept, strict=False).missing_keys
     assert not lacking, lacking
-    tokens = (place / "vocab.txt").read_text().splitlines()
+    tokens = (place / "vocab.txt").read_text(encoding="utf-8").rstrip("\n").split("\n")
     return model, {token: at for at, token in enumerate(tokens)}
 
 

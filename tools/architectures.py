@@ -92,7 +92,7 @@ DEEP = {name: size for name, size in SMALL.items() if name not in DERIVED} | dic
 def main() -> None:
     what, path, *names = sys.argv[1:]
     if what == "page":
-        print(page([json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]))
+        print(page([json.loads(line) for line in Path(path).read_text(encoding="utf-8").split("\n") if line]))
         return
     transformers.logging.disable_progress_bar()
     file = Path(path)

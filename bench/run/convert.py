@@ -1,8 +1,8 @@
 """Conversion of a checkpoint: a model of another library with its attention replaced.
 
-What it predicts with the weights as they are over alpha and temperature, then after a short fine-tuning in which alpha
-goes from 1, softmax, to that of the target. Every result is a Record of the train lane, task `convert[model=HASH]`,
-preset `zero-shot[temperature=T]` or `fine-tune[...]`, and a board like any other ranks them: by bits per character of a
+The model as it is predicts at several values of alpha and temperature. Then a short fine-tuning takes alpha from 1,
+softmax, to that of the target. Every result is a Record of the train lane, task `convert[model=HASH]`, preset
+`zero-shot[temperature=T]` or `fine-tune[...]`, and a board like any other ranks them: by bits per character of a
 language model, accuracy of a classifier, or a function of the user.
 """
 

@@ -49,7 +49,7 @@ def test_a_table_has_what_was_tested_and_each_reason_not_to_test_once(capsys: py
     failed = GateResult(property="causal", held=False, measured=1.0, allowed=0.5, detail="moves the past")
     results = tuple((SETTINGS[0], each) for each in (skipped[0], held, *skipped[1:], failed))
     check._print(CheckReport(name="mine", results=results, seconds=1.0), False)
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.split("\n")
     assert sum("no mask" in line for line in lines) == 1
     assert "not applicable, no mask: a, b, c" in lines
     assert any("causal" in line and f"{SETTINGS[0]}: moves the past" in " ".join(line.split()) for line in lines)
