@@ -69,7 +69,7 @@ def failure() -> str | None:
             _load(built())
     except Exception as error:
         # whatever a toolchain may raise: the caller has other paths, and needs the reason alone
-        return _reason(error)
+        return _reason(str(error)) or type(error).__name__
     return None
 
 
@@ -211,7 +211,7 @@ def _build(home: Path, library: Path, unit: str) -> None:
         command = [sys.executable, "-P", "-W", "ignore", "-c", _BUILD, json.dumps(arguments)]
         done = subprocess.run(command, env=os.environ | _one_program(work), capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(done.stderr.strip() or f"the build ended with code {done.returncode}")
+            raise RuntimeError(_reason(done.stderr.strip() or f"the build ended with code {done.returncode}"))
         _keep(work / LIBRARY, library)
     print(f"attnbench: built in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
@@ -228,8 +228,8 @@ def _one_program(work: Path) -> dict[str, str]:
     return {"CXX": str(program)}
 
 
-def _reason(error: Exception) -> str:
+def _reason(message: str) -> str:
     """The first line of a compiler that says what is wrong, or the first of the message."""
-    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    lines = [line.strip() for line in message.split("\n") if line.strip()]
     wrong = [line for line in lines if "error:" in line]
-    return (wrong or lines or [type(error).__name__])[0][:300]
+    return (wrong or lines or [""])[0][:300]

@@ -1,11 +1,15 @@
 """The compiler that builds the kernels, as CXX names it."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.cpp_extension import include_paths
 
 from attnbench.variants.kernels.cpu import build as cpu_build
+from attnbench.variants.kernels.cpu.written import write
 
 
 @pytest.fixture
@@ -53,6 +57,20 @@ def test_a_build_that_fails_says_what_the_compiler_says(tmp_path: Path, monkeypa
     reason = cpu_build.failure.__wrapped__()
     assert reason is not None and "error: #error no kernels today" in reason
     assert not list(cpu_build.folders()[0].glob("build-*"))
+
+
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512", "DEFAULT"])
+def test_a_map_compiles_for_each_processor(capability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any machine: what PyTorch's header of vectors brings with it differs by their width."""
+    if not cpu_build.compiler():
+        pytest.skip("no C++ compiler here")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    source = tmp_path / "unit.cpp"
+    source.write_text(write(torch.relu).source, encoding="utf-8")
+    folders = [f"-isystem{path}" for path in include_paths()] + [f"-I{cpu_build.HEADERS[0].parent}"]
+    command = [*cpu_build.compiler(), "-std=c++20", "-fsyntax-only", *cpu_build.flags(), *folders, str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_another_command_has_another_build(wrapper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
