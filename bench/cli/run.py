@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -148,7 +149,9 @@ def plan(
         say(notice)
     print_rows([*(_listed(made) if every else _grouped(made))])
     for task, data in made.data.items():
-        advice = f"not prepared here; `run` does it, `attnbench data list {task.name}` says what that takes"
+        advice = (
+            f"not prepared here; `run` does it, `attnbench data list {shlex.quote(str(task))}` says what that takes"
+        )
         say(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else advice}")
     guessed = {name: None for step in made.left for name in step.estimates}
     known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""
