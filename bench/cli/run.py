@@ -13,7 +13,7 @@ import typer
 from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
 from ..stats.format import counted
-from .options import RUN, Json, Offline, Seconds, selected, sharing
+from .options import RUN, Json, Offline, Seconds, folder, selected, sharing
 from .output import say, say_json, warn
 from .tables import print_rows
 
@@ -33,7 +33,10 @@ def run(
     retry: Annotated[bool, typer.Option("--retry", help="Run failed cells again.")] = False,
     timeout: Seconds = None,
     against: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Hold the times against those of this older results folder.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", parser=folder, help="Hold the times against those of this older results folder."
+        ),
     ] = None,
     fail_if: Annotated[
         str, typer.Option("--fail-if", metavar="SHARE", help="Exit with 1 where --against shows more than this.")
@@ -42,10 +45,15 @@ def run(
 ) -> None:
     """Train and measure variants on tasks, and print the leaderboard; skip what is measured already."""
     from .. import api
+    from ..board.select import read_store
+    from ..store.store import Store
     from .leaderboard import show
     from .live import Live
 
     options, limit = selected(options), _share(fail_if)
+    if against is not None:
+        # a folder without Records is told now, and not after hours of measuring
+        read_store(Store(against, _no_notice))
     with Live() as live:
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
     if not found.measured:
@@ -86,7 +94,7 @@ def _is_slower(found: Records, against: Path, limit: float) -> bool:
     """Says in one line whether anything became slower than in the older folder by more than `limit`."""
     from .. import api
 
-    changes = api.changes(found, against)
+    changes = api.changes(found, against, notice=warn)
     slower = [change for change in changes if change.is_slower(limit)]
     words = "; ".join(change.words for change in slower)
     if slower:
@@ -114,7 +122,7 @@ def _say_next(found: Records, boards: Sequence[Board]) -> None:
 
 
 def _no_notice(text: str) -> None:
-    """What a folder's Records lack was said above the boards."""
+    """What a folder's Records lack is said elsewhere: above the boards, beside the times."""
 
 
 def _is_expected(failed: Record) -> bool:

@@ -119,10 +119,10 @@ def test_a_filter_that_fits_nothing_says_what_there_is(results: Path) -> None:
     [
         (leaderboard, "file/board.csv", "cannot write file/board.csv: Not a directory; name another file with --out"),
         (leaderboard, "/proc/1/board.csv", "cannot write /proc/1/board.csv: "),
-        (dashboard, "/dev/null", "cannot write /dev/null/index.html: Not a directory; name another file with --out"),
+        (dashboard, "file/site", "cannot write file/site/index.html: Not a directory; name another file with --out"),
         (dashboard, "taken", "cannot write taken/index.html: Is a directory"),
         (dashboard, "/proc/none", "cannot write /proc/none/index.html: "),
-        (explain, "/dev/null", "cannot write /dev/null/simplex.html: Not a directory"),
+        (explain, "file/site", "cannot write file/site/simplex.html: Not a directory"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_anything_is_read(
