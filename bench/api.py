@@ -13,7 +13,6 @@ is named by text, `local[flange=64]`, or by a `Spec`; several by a comma-separat
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from .core.errors import AttnbenchError as AttnbenchError
 from .core.errors import PluginError, SelectionError
+from .core.log import LOG
 from .core.registry import TASKS, VARIANTS
 from .core.spec import Spec, bytes_of, parse_selection, parse_value
 from .process.ask import ask, asking
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 RESULTS = Path("results/local")
 """The results folder where none is named, below the current folder."""
 
-LOG = logging.getLogger("attnbench")
+Notice = Callable[[str], None]
 
 Names = str | Spec | Iterable[str | Spec]
 
@@ -142,7 +142,7 @@ def status(results: str | Path = RESULTS) -> RunStatus:
     return status_of(Path(results))
 
 
-def records(results: str | Path = RESULTS, *, notice: Callable[[str], None] = LOG.warning) -> Records:
+def records(results: str | Path = RESULTS, *, notice: Notice = LOG.warning) -> Records:
     """All Records of a results folder in the order of arrival; empty where there is no folder.
 
     notice: is told of lines that cannot be read, which are left out.
@@ -160,7 +160,7 @@ def boards(
     mode: Mode | None = None,
     margin: float | None = None,
     published: bool = False,
-    notice: Callable[[str], None] = LOG.warning,
+    notice: Notice = LOG.warning,
     **filters: Unpack[Filters],
 ) -> list[Board]:
     """The boards of a results folder, or those that the Records of a run answer: one for each task and preset.
@@ -188,7 +188,7 @@ def reports(
     suite: str | None = None,
     margin: float | None = None,
     published: bool = False,
-    notice: Callable[[str], None] = LOG.warning,
+    notice: Notice = LOG.warning,
     **filters: Unpack[Filters],
 ) -> list[Report]:
     """As `boards`, each with its figures: what a page shows of it.
@@ -220,7 +220,7 @@ def compare(
     results: str | Path | Records = RESULTS,
     *,
     margin: float | None = None,
-    notice: Callable[[str], None] = LOG.warning,
+    notice: Notice = LOG.warning,
     **filters: Unpack[Filters],
 ) -> list[Comparison]:
     """How two variants differ on each board that has both, with intervals and in words.
@@ -233,12 +233,11 @@ def compare(
     return compare_on_boards(table, keys, one, other, predictions, margin)
 
 
-def changes(results: str | Path | Records, against: str | Path) -> list[Change]:
+def changes(results: str | Path | Records, against: str | Path, notice: Notice = LOG.warning) -> list[Change]:
     """How each cost over softmax differs from that in an older folder, the slowest first; SelectionError for none."""
     from .board.regression import changes_since
 
-    (new, _, keys), (old, _, older) = (_answered(each, LOG.warning, {}) for each in (results, against))
-    return changes_since((new, keys), (old, older))
+    return changes_since(*(_answered(each, notice, {})[::2] for each in (results, against)))
 
 
 def choose(
@@ -248,7 +247,7 @@ def choose(
     mode: Mode = "step",
     memory: str | int | None = None,
     margin: float | None = None,
-    notice: Callable[[str], None] = LOG.warning,
+    notice: Notice = LOG.warning,
     **filters: Unpack[Filters],
 ) -> Board:
     """The variants that fit a length, a memory and a loss of quality, by cost; the others with the reason.
@@ -272,7 +271,7 @@ def choose(
 
 
 def lengths_to_choose_at(
-    results: str | Path | Records = RESULTS, *, notice: Callable[[str], None] = LOG.warning, **filters: Unpack[Filters]
+    results: str | Path | Records = RESULTS, *, notice: Notice = LOG.warning, **filters: Unpack[Filters]
 ) -> dict[Mode, list[int]]:
     """The lengths that `choose` can answer for, by mode; empty where nothing was timed."""
     from .board.choose_board import lengths_timed
@@ -346,7 +345,8 @@ def probe(
     told = partial(run, results=results, device=device, threads=threads, timeout=timeout, retry=retry, seeds=1)
     with asking():
         done = run_probe(specs_of(variant), preset, device, check=check, run=partial(told, progress=progress))
-    tables = [table_of(records(folder)) for folder in dict.fromkeys([Path(results), Path("results")])]
+    read = partial(records, notice=progress.notice if progress else LOG.warning)
+    tables = [table_of(read(folder)) for folder in dict.fromkeys([Path(results), Path("results")])]
     return page_of(str(done.variant), done.examined, done.trained, done.beside, done.timed, tables)
 
 
@@ -355,8 +355,7 @@ def register(name: str, target: type) -> None:
 
     target: a class at the top level of a file, or what `score_map` makes there. Workers import that file again, so what
     a script runs stands under `if __name__ == "__main__":`. A package declares an entry point instead; `attnbench new`
-    writes one. Raises SelectionError for what is neither, for a class that workers cannot
-    import, and for a name that is taken.
+    writes one. Raises SelectionError for what is neither, for a class that workers cannot import, and a taken name.
 
     >>> attnbench.register("my-floor", Floor); attnbench.run("my-floor", "lra-text")               # doctest: +SKIP
     """
@@ -438,7 +437,7 @@ def _runner(
 
 
 def _answered(
-    results: str | Path | Records, notice: Callable[[str], None], filters: Filters
+    results: str | Path | Records, notice: Notice, filters: Filters
 ) -> tuple[ResultTable, StoredPredictions, list[BoardKey]]:
     """The whole folder, and the boards of it that are asked for: of Records those that they answer."""
     from .board.select import read_store

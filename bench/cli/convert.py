@@ -52,6 +52,8 @@ def convert(
         raise SelectionError(f"expected temperatures such as 0.7,1,1.4, got {temperatures!r}") from None
     if not path.is_dir():
         raise DataError(f"expected a folder that save_pretrained wrote, got {path}; nothing is downloaded")
+    if not (path / "config.json").exists():
+        raise DataError(f"expected a folder that save_pretrained wrote, got {path}, which has no config.json")
     for each in (to, *([metric] if metric else [])):
         leave_to_child(VARIANTS, Spec.parse(each))
     VARIANTS.resolve(Spec.parse(to))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .in_child import leave_cell_to_child
-from .leaderboard import replace_text
+from .leaderboard import refuse_unwritable, replace_text
 from .options import RESULTS, DataDir, Device, Picture, Results
 from .output import say, warn
 from .pages import Out, needs_extra, save
@@ -37,6 +37,8 @@ def inspect(
 
     store = Store(results, warn)
     record = find_trained(store, cell)
+    page = out / f"attention-{record.key[:8]}.html"
+    refuse_unwritable(page)
     leave_cell_to_child(store, record)
     # importing torch takes seconds, which a wrong key must not cost
     from ...dashboards import attention_maps as attention
@@ -68,7 +70,6 @@ def inspect(
     }
     paragraphs = [f"{found}. Rows look at columns; each head has a scale of its own; weights before dropout."]
     paragraphs += [" → ".join(each.text) for each in chosen if each.text]
-    page = out / f"attention-{trained.record.key[:8]}.html"
     replace_text(page, html.render_figures(f"Where {found.variant} looks", paragraphs, charts))
     save({f"{page.stem}-{name}": chart for name, chart in charts.items()}, out, figures)
     say(f"{page}: {len(charts)} maps, each as .{figures.value} beside it")

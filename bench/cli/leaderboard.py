@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,6 +51,8 @@ def leaderboard(
     """Rank variants by quality, with their cost and intervals, from the Records of past runs."""
     from .. import api
 
+    if out is not None and not out.is_dir():
+        refuse_unwritable(out)
     boards = []
     for name in [suite, *(name.strip() for name in with_suites.split(",") if name.strip())]:
         boards += api.boards(
@@ -123,6 +127,22 @@ def replace_text(path: Path, text: str, *, follow: bool = True) -> None:
     try:
         with replacing(path, follow=follow) as file:
             file.write(text.encode("utf-8"))
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Raises StoreError where the file could not be written, before anything is computed for it; makes nothing."""
+    import tempfile
+
+    try:
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if there != path:
+            with tempfile.TemporaryFile(dir=there) as probe:
+                probe.write(b"\0" * 4096)
+        elif path.is_dir() or not os.access(path, os.W_OK):
+            code = errno.EISDIR if path.is_dir() else errno.EACCES
+            raise OSError(code, os.strerror(code))
     except OSError as error:
         raise _unwritable(path, error) from None
 

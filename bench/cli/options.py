@@ -42,7 +42,7 @@ class Picture(StrEnum):
 def folder(text: str | Path) -> Path:
     """A folder that is there or may be made; raises BadParameter for a file and for an empty path."""
     path = named(text)
-    if path.is_file():
+    if path.exists() and not path.is_dir():
         raise typer.BadParameter(f"expected a folder, got the file {str(path)!r}")
     return path
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .leaderboard import replace_text
+from .leaderboard import refuse_unwritable, replace_text
 from .options import FILTERS, Figures, Picture, Published, folder, sharing
 from .output import say, warn
 
@@ -37,6 +37,7 @@ def dashboard(
 ) -> None:
     """Write one self-contained page: an overview, boards, frontiers, lengths, training curves and all Records."""
     needs_extra()
+    refuse_unwritable(out / "index.html")
     from ...dashboards.figures import figures as figures_of
     from ...dashboards.overview_figures import overview_figures
     from .. import api
@@ -147,6 +148,7 @@ def explain(
             f"expected `simplex`, got {what!r}; name maps as in `attnbench explain --variants softmax,sparsemax`"
         )
     needs_extra()
+    refuse_unwritable(out / "simplex.html")
     from ...dashboards import html
     from ...dashboards import simplex as ternary
     from ..board.simplex import simplex_figure

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..core.errors import Unsupported
+from ..core.probe import CAUSAL_TASKS
 from ..core.spec import with_call
 from . import completion
 from .options import RESULTS, CallText, Device, Json, Results, Seconds, Threads
@@ -41,11 +42,11 @@ def probe(
     from .live import Live
     from .pages import say_page
 
+    given: dict[str, Any] = {"results": results, "device": device, "threads": threads, "timeout": timeout}
     with Live(quiet=json) as live:
-        found = api.probe(
-            with_call([variant], call), preset=preset, device=device, threads=threads, results=Path(results),
-            timeout=timeout, retry=retry, progress=live,
-        )  # fmt: skip
+        # what no run takes is told before the minute that the gate takes
+        api.plan("softmax", CAUSAL_TASKS[0], progress=live, **given)
+        found = api.probe(with_call([variant], call), preset=preset, retry=retry, progress=live, **given)
     if json:
         say_json(asdict(found))
     else:

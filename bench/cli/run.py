@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
 from ..stats.format import counted
-from .options import RUN, Json, Offline, Seconds, selected, sharing
+from .options import RUN, Json, Offline, Seconds, folder, selected, sharing
 from .output import say, say_json, warn
 from .tables import print_rows
 
@@ -32,7 +33,10 @@ def run(
     retry: Annotated[bool, typer.Option("--retry", help="Run failed cells again.")] = False,
     timeout: Seconds = None,
     against: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Hold the times against those of this older results folder.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", parser=folder, help="Hold the times against those of this older results folder."
+        ),
     ] = None,
     fail_if: Annotated[
         str, typer.Option("--fail-if", metavar="SHARE", help="Exit with 1 where --against shows more than this.")
@@ -41,10 +45,15 @@ def run(
 ) -> None:
     """Train and measure variants on tasks, and print the leaderboard; skip what is measured already."""
     from .. import api
+    from ..board.select import read_store
+    from ..store.store import Store
     from .leaderboard import show
     from .live import Live
 
     options, limit = selected(options), _share(fail_if)
+    if against is not None:
+        # a folder without Records is told now, and not after hours of measuring
+        read_store(Store(against, _no_notice))
     with Live() as live:
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
     if not found.measured:
@@ -85,7 +94,7 @@ def _is_slower(found: Records, against: Path, limit: float) -> bool:
     """Says in one line whether anything became slower than in the older folder by more than `limit`."""
     from .. import api
 
-    changes = api.changes(found, against)
+    changes = api.changes(found, against, notice=warn)
     slower = [change for change in changes if change.is_slower(limit)]
     words = "; ".join(change.words for change in slower)
     if slower:
@@ -113,7 +122,7 @@ def _say_next(found: Records, boards: Sequence[Board]) -> None:
 
 
 def _no_notice(text: str) -> None:
-    """What a folder's Records lack was said above the boards."""
+    """What a folder's Records lack is said elsewhere: above the boards, beside the times."""
 
 
 def _is_expected(failed: Record) -> bool:
@@ -148,7 +157,9 @@ def plan(
         say(notice)
     print_rows([*(_listed(made) if every else _grouped(made))])
     for task, data in made.data.items():
-        advice = f"not prepared here; `run` does it, `attnbench data list {task.name}` says what that takes"
+        advice = (
+            f"not prepared here; `run` does it, `attnbench data list {shlex.quote(str(task))}` says what that takes"
+        )
         say(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else advice}")
     guessed = {name: None for step in made.left for name in step.estimates}
     known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""

@@ -80,8 +80,12 @@ def origin_of(point: EntryPoint | Target) -> str:
 
 
 def is_own(point: EntryPoint | Target) -> bool:
-    """Whether an entry point names code of attnbench itself."""
-    return point.value.partition(":")[0].strip().split(".")[0] == OWN_PACKAGE
+    """Whether an entry point names code of attnbench itself.
+
+    A target never does: whoever sends a Record may name any function that a module of ours can reach, such as
+    `attnbench.bench.core.files:os.abort`.
+    """
+    return isinstance(point, EntryPoint) and point.value.partition(":")[0].strip().split(".")[0] == OWN_PACKAGE
 
 
 def _installed(group: str, found: EntryPointGroup) -> Iterable[EntryPoint]:

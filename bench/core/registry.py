@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .entry_points import EntryPointGroup, RegistryEntry, is_own, origin_of, read_group
-from .errors import PluginError, SelectionError
+from .errors import PluginError, SelectionError, crash_text
 from .spec import Range, Spec, Value, value_text
 from .targets import Target, defined_in, module_source, parsed, target_of
 
@@ -80,9 +80,11 @@ class Registry:
     def is_foreign(self, name: str) -> bool:
         """Whether `name` is third-party code that this process must not import: neither attnbench's nor declared here.
 
-        Raises SelectionError for an unknown name.
+        Raises SelectionError for an unknown name; not for FILE.py:NAME, which is looked for when it is used.
         """
-        own = (is_own(registry._point(part)) or part in registry._own for registry, part in self.parts(name))
+        parts = self.parts(name)
+        # what a Record names by its place is foreign, and its file is not looked at: others have chosen which that is
+        own = (":" not in part and (is_own(registry._point(part)) or part in registry._own) for registry, part in parts)
         return not (_IMPORTS.foreign or all(own))
 
     def parts(self, name: str) -> list[tuple[Registry, str]]:
@@ -136,7 +138,7 @@ class Registry:
         try:
             self._loaded[point] = point.load()
         except (Exception, SystemExit) as error:
-            raise PluginError(self.plugin(name), f"it does not load: {type(error).__name__}: {error}") from error
+            raise PluginError(self.plugin(name), f"it does not load: {crash_text(error)}") from error
         finally:
             # an import may set variables that libraries read later, and so decide over what others measure
             if not is_own(point):

@@ -319,6 +319,8 @@ def _expand_plain(item: str) -> Iterator[Spec]:
 
 def _meant(item: str) -> str:
     """The words after an item without a name: what it names with other brackets, with commas, or without brackets."""
+    if re.search(r"\s.*\.py\b|\.py\b.*\s", item.partition("[")[0]):
+        return "; a FILE.py has no blank in its path: rename it, or link to it; names have commas between them"
     for guess in (item.translate(_SQUARE), ",".join(item.split()), item.strip("[]")):
         with suppress(SelectionError):
             if guess != item and (found := parse_selection(guess)):

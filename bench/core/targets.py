@@ -26,6 +26,10 @@ LARGEST_SOURCE = 2_000_000
 """Bytes of a source file that is read as text; more is no file that somebody wrote."""
 
 
+MOST_COMPARED = 1_000
+"""Names of a file that a wrong one is compared with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """As an EntryPoint of no distribution. `file`: of `FILE.py:NAME`; `value`: what names it in messages."""
@@ -83,7 +87,7 @@ def target_of(name: str) -> Target | None:
         names = defined_in(file, status.st_mtime_ns)
     first = attribute.split(".")[0]
     if names and first not in names:
-        near = get_close_matches(first, names, n=2)
+        near = get_close_matches(first, names[:MOST_COMPARED], n=2)
         raise SelectionError(f"{place} defines no {first!r}; it has {', '.join(near or names[:8])}")
     parts = [file.stem]
     folder = file.parent
@@ -101,14 +105,18 @@ def defined_in(file: Path, changed: int) -> list[str]:
     tree = parsed(file)
     found: dict[str, int] = {}
     for node in tree.body if tree else ():
+        # a class or a function stays one, whatever else has its name
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             found[node.name] = isinstance(node, ast.FunctionDef)
-        elif isinstance(node, ast.ImportFrom | ast.Import):
-            found = {alias.asname or alias.name.split(".")[0]: 2 for alias in node.names} | found
+            continue
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            names = [alias.asname or alias.name.split(".")[0] for alias in node.names]
         else:
             # an assignment, or a definition under a condition
             assigned = (each for each in ast.walk(node) if isinstance(each, ast.Name | ast.ClassDef | ast.FunctionDef))
-            found = {each.id if isinstance(each, ast.Name) else each.name: 2 for each in assigned} | found
+            names = [each.id if isinstance(each, ast.Name) else each.name for each in assigned]
+        for name in names:
+            found.setdefault(name, 2)
     return [] if "*" in found else sorted(found, key=lambda name: found[name])
 
 

@@ -197,6 +197,12 @@ def _specs(listed: str | list[str], where: str, registry: Registry) -> tuple[Spe
         return tuple(Spec(entry.name) for entry in registry.entries())
     specs = tuple(dict.fromkeys(spec for item in listed for spec in parse_selection(item)))
     for spec in specs:
+        # a suite may come from others, and so may a file beside it; `os:system` with a call needs not even a file
+        if named := [part for _, part in registry.parts(spec.name) if ":" in part]:
+            raise SelectionError(
+                f"{where} names code by its place, {named[0]}, and installed {registry.noun}s alone may stand there; "
+                f"name it as `--{registry.noun}s {named[0]},…` beside --suite, if you want it to run"
+            )
         try:
             registry.package(spec.name)
         except SelectionError as error:

@@ -15,14 +15,13 @@ import msgspec
 from ..core.bounds import Count, Name, Text
 from ..core.decode import brief
 from ..core.errors import StoreError
+from ..core.log import LOG
 from ..core.metrics import METRICS
 from ..core.record import Machine, Outcome, Record
 from ..process.child import MOST_CHARACTERS, decode_line, encode_line
 
 if TYPE_CHECKING:
     from ..plan.planner import Plan
-
-LOG = logging.getLogger("attnbench")
 
 _LAST_SECOND = 2.0**37  # in the year 6325; calendars end at 9999
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -126,7 +127,7 @@ def read_errors(name: str) -> Iterator[None]:
             f"cannot read {error.filename or name}: {error.strerror or error}; put the original there again"
         ) from error
     # a file of another kind than its name says
-    except (ValueError, LookupError, EOFError) as error:
+    except (ValueError, LookupError, EOFError, zlib.error) as error:
         raise DataError(f"the original of {name} does not read: {type(error).__name__}: {error}") from error
 
 

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from ...bench.core.files import read_regular
 from ..contract import METRICS, Availability, DataError, DataPlace, Dataset, Metric, Range, Recipe, SelectionError
 from ..data.data import DataSource
+from ..data.own_file import MOST_BYTES, own_checksum, own_file
 from ..data.prepared import PreparedData, prepare
-from ..data.sources import checksum
 from .task import LanguageModelingTask, prepared_texts
 
 NAME = "text"
 BUILDER = 1
+WANTED = "a file of text"
 
 
 class OwnText(LanguageModelingTask):
@@ -51,18 +53,10 @@ class OwnFile:
     path: Path
 
     def availability(self, place: DataPlace) -> Availability:
-        return Availability(
-            source="a file of your own",
-            fidelity="own",
-            ready=self.path.is_file(),
-            detail=f"{self.path}{'' if self.path.is_file() else ' is no file'}",
-            advice=f"name a file of text, from {Path.cwd()}",
-        )
+        return own_file(self.path, WANTED)
 
     def prepared(self, place: DataPlace) -> PreparedData | None:
-        if not self.path.is_file():
-            return None
-        files = {self.path.name: checksum(place, NAME, self.path.absolute())}
+        files = own_checksum(place, NAME, self.path, WANTED)
         identity = {"source": "own", "files": files, "builder": BUILDER}
         return prepare(place, NAME, identity, lambda: read(self.path, files))
 
@@ -70,7 +64,7 @@ class OwnFile:
 def read(path: Path, files: dict[str, str]) -> PreparedData:
     """Split the text by characters, in its order. Raises DataError where it is empty or no UTF-8."""
     try:
-        text = path.read_bytes().decode()
+        text = read_regular(path, MOST_BYTES).decode()
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise DataError(f"expected UTF-8 text in {path}, got byte {byte:#x} at {error.start:,}") from None

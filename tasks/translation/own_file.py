@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..contract import Availability, DataError, DataPlace
+from ..data.own_file import MOST_BYTES, own_checksum, own_file
 from ..data.prepared import PreparedData
-from ..data.sources import checksum
 from .build import RawCorpus, carve_validation
 from .folder import FIDELITY
 from .parallel import ParallelSet, read_lines
 from .sources import PairsSource
 
+WANTED = "a file with SOURCE<tab>TARGET on each line"
 FEWEST = 20
 """Pairs of a file: a tenth tests, and a tenth of the rest validates."""
 
@@ -24,18 +25,10 @@ class OwnFileSource(PairsSource):
     path: Path
 
     def availability(self, place: DataPlace) -> Availability:
-        return Availability(
-            source="a file of your own",
-            fidelity=FIDELITY,
-            ready=self.path.is_file(),
-            detail=f"{self.path}{'' if self.path.is_file() else ' is no file'}",
-            advice=f"name a file with SOURCE<tab>TARGET on each line, from {Path.cwd()}",
-        )
+        return own_file(self.path, WANTED)
 
     def prepared(self, place: DataPlace) -> PreparedData | None:
-        if not self.path.is_file():
-            return None
-        files = {self.path.name: checksum(place, self.task, self.path.absolute())}
+        files = own_checksum(place, self.task, self.path, WANTED)
         return self.prepare_raw(place, "file", files, lambda: self._read(files))
 
     def _read(self, files: dict[str, str]) -> RawCorpus:
@@ -52,12 +45,26 @@ class OwnFileSource(PairsSource):
 
 
 def read_pairs(path: Path) -> ParallelSet:
-    """The pairs of a file; columns after the second are left out. Raises DataError for a line without a tab."""
-    columns = [line.split("\t") for line in read_lines(path)]
+    """The pairs of a file; columns after the second are left out.
+
+    Raises DataError for a line without a tab, a first column of numbers, and too few sentences that differ.
+    """
+    columns = [line.split("\t") for line in read_lines(path, MOST_BYTES)]
     wrong = next((at for at, each in enumerate(columns, start=1) if len(each) < 2), 0)
     if wrong:
         raise DataError(f"expected SOURCE<tab>TARGET in {path}, line {wrong:,}; got no tab")
-    if len(columns) < FEWEST:
-        raise DataError(f"expected at least {FEWEST} pairs in {path}, got {len(columns)}")
     source, target = (tuple(each[side] for each in columns) for side in (0, 1))
+    full = [(s, t) for s, t in zip(source, target, strict=True) if s.strip() and t.strip()]
+    # a sentence that is held out is not trained on: the same one on every line would leave nothing
+    pairs = min((len(set(side)) for side in zip(*full, strict=True)), default=0)
+    most = max(map(len, columns), default=2)
+    others = f"; it has {most} columns, and `cut -f 2,{most} {path.name}` keeps two others" if most > 2 else ""
+    if pairs < FEWEST:
+        empty = f", and {len(source) - len(full):,} lines have an empty half" if len(full) < len(source) else ""
+        raise DataError(
+            f"expected at least {FEWEST} pairs in {path}, got {pairs} of different sentences{empty}; write "
+            f"SOURCE<tab>TARGET on each line{others}"
+        )
+    if all(line.strip().isdecimal() for line in source):
+        raise DataError(f"expected sentences in the first column of {path}, got numbers alone{others}")
     return ParallelSet(name=path.name, source=source, target=target)

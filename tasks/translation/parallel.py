@@ -68,14 +68,18 @@ class FilePair:
         return ParallelSet(name=self.name, source=tuple(source), target=tuple(target))
 
 
-def read_lines(path: Path) -> list[str]:
+def read_lines(path: Path, most_bytes: int | None = None) -> list[str]:
     """The lines of a UTF-8 file, packed where its name ends in .gz.
 
-    Only "\\n" ends a line: sentences contain U+0085, where `splitlines` breaks.
+    Only "\\n" ends a line: sentences contain U+0085, where `splitlines` breaks. Raises DataError where the file has, or
+    unpacks to, more than `most_bytes`.
     """
     try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(-1 if most_bytes is None else most_bytes + 1)
+        if most_bytes is not None and len(content) > most_bytes:
+            raise DataError(f"expected at most {most_bytes:,} bytes in {path}, got more; take a part of it")
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"expected UTF-8 text in {path}, got byte {error.object[error.start]:#x}") from None
     lines = [line.removesuffix("\r") for line in text.split("\n")]

@@ -10,7 +10,7 @@ import random
 import socket
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -104,7 +104,7 @@ def write_sound(folder: Path) -> None:
 
 def hostile_folders() -> list[HostileFolder]:
     """Every generated case, in an order that does not change."""
-    return [*_fields(), *_lines(), *_places(), *_artifacts()]
+    return [*_fields(), *_lines(), *_names(), *_places(), *_artifacts()]
 
 
 # fields of Records
@@ -269,6 +269,43 @@ def _of_lines(count: int) -> Callable[[Path], None]:
         machine = sound_records()[0].machine.id
         there = (folder / "records" / f"{machine}.jsonl").read_bytes().count(b"\n")
         _append(folder, machine, [b"\n" * (count - there)])
+
+    return change
+
+
+# names of code by its place, which may lie in the folder itself
+
+CODE = "from pathlib import Path\nPath('executed').touch()\nclass Mine: pass\n"
+NAMES = (
+    "{folder}/evil.py:Mine", "{folder}/evil.py:Mine[call=exit(m)]", "../../case/theirs/evil.py:Mine", "evil:Mine",
+    "gate+{folder}/evil.py:Mine//softmax", "{folder}/deep.py:Mine", "/dev/zero.py:Mine",
+    "attnbench.bench.cli.app:sys.exit", "attnbench.bench.core.files:os.getcwd", "attnbench.bench.core.spec:Spec",
+    "attnbench:run", "attnbench.nothing:Mine", "os:getcwd", "antigravity:fly_to", "builtins:exit",
+    "matched+attnbench.bench.core.spec:Spec", "rela:500//softmax:499//rela", "rela.py:rela", "rela:rela",
+)  # fmt: skip
+
+
+def _names() -> Iterator[HostileFolder]:
+    for field in ("task", "variant"):
+        for name in NAMES:
+            yield HostileFolder(f"{field} named {name}", named_by(field, [name]))
+
+
+def named_by(field: str, names: Sequence[str]) -> Callable[[Path], None]:
+    """Each of these names as the task or the variant of Records that do not agree on a metric."""
+
+    def change(folder: Path) -> None:
+        (folder / "evil.py").write_text(CODE, encoding="utf-8")
+        (folder / "deep.py").write_text("-" * 100_000 + "(" * 1000, encoding="utf-8")
+        lines = []
+        for name in names:
+            for at, record in enumerate(sound_records()):
+                values = json.loads(record.to_line())
+                values["cell"][field] = str(Spec.parse(name.format(folder=folder)))
+                if values["metric"] is not None:
+                    values["metric"]["margin"] += at
+                lines.append(_line(_as_newest(values, ("cell", field))))
+        _append(folder, sound_records()[0].machine.id, lines)
 
     return change
 

@@ -56,6 +56,19 @@ run --variants rela --task enwik8 --offline --preset smoke
 run --variants rela --task 'parallel[path=nowhere,source=de,target=en]' --offline
 run --variants rela --task parallel --offline
 run --variants rela --task sweep --data-dir nowhere
+run --variants rela --task sweep --against nowhere
+run --variants rela --task sweep --against {{file}}
+run --variants rela --task sweep --against {{fifo}}
+run --variants rela --task sweep --fail-if 5
+run --variants rela --task sweep --fail-if nan%
+run --variants rela --task sweep --fail-if -5%
+run --variants rela --text nowhere --preset smoke
+run --variants rela --text {{empty}} --preset smoke
+run --variants rela --text {{fifo}} --preset smoke
+run --variants rela --pairs {{folder}} --preset smoke
+plan --variants r\u0435la --task sweep
+plan --variants rela --task sweep --call 'm(x)'
+plan --variants 'rela:9999' --task sweep
 plan
 plan --suite
 plan --suite ''
@@ -71,6 +84,7 @@ plan --suite nowhere.toml
 plan --suite {{unknown}}
 plan --suite {{typed}}
 plan --suite {{loop}}
+plan --suite {{named}}
 plan --variants rela --task 'sweep[length=1..1000000,heads=1..10000,head_dim=1..10000]'
 plan --variants 'local[query_block=1..1000000,flange=1..1000000,max_relative=1..1000]' --task sweep
 plan --variants rela --task 'sweep[length={DIGITS}]'
@@ -216,6 +230,8 @@ choose --length 1234567 --results {{results}}
 dashboard --results nowhere
 dashboard --results {{results}} --out ''
 dashboard --results {{results}} --out {{file}}
+dashboard --results {{results}} --out /dev/null
+dashboard --results {{results}} --out {{fifo}}
 dashboard --results {{results}} --figures bmp
 list varients
 list variants tasks
@@ -240,6 +256,23 @@ probe rela --preset 'quick[nothing=1]'
 probe rela --device nowhere
 probe rela --timeout nan
 probe rela --results {{file}}
+probe rela --results /dev/null
+probe rela --timeout -1
+probe rela --threads 100000
+probe 'na me.py:Mine'
+probe {{file}}:Mine
+audit
+audit rela
+audit 'na me.py:Mine'
+audit nowhere.py:Mine
+audit r\u0435la.py:Mine
+audit {{named}}:Mine
+audit nowhere.py:Mine --call 'm(x)|1'
+convert nowhere
+convert {{file}}
+convert {{folder}}
+convert {{folder}} --temperatures nan
+convert /dev/null
 check relaa
 check rela --all
 check 'topk[k=0]'
@@ -315,6 +348,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
         "binary": bytes(range(256)) * 10,
         "huge": b"# " + b"x" * 2_000_000,
         "unknown": b"taks = ['sweep']\nvariants = ['rela']\n",
+        "named": b"tasks = ['sweep']\nvariants = ['os:system[call=m(x)]']\n",
         "typed": b"tasks = 5\nvariants = ['rela']\n",
     }
     found = {name: f"{name}.toml" for name in contents}

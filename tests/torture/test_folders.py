@@ -19,11 +19,13 @@ from hostile_folders import (
     ARRAYS,
     CURVES,
     LINES,
+    NAMES,
     VALUES,
     HostileFolder,
     changed_lines,
     fields,
     hostile_folders,
+    named_by,
     sound_records,
     write_sound,
 )
@@ -91,6 +93,12 @@ def test_folders(extent: Extent, tally: Tally, sound: Path, home: Path, tmp_path
     for case in extent.of(hostile_folders()[part::PARTS], sample=1):
         tally.check(case.name, problem_of(case, sound, home, tmp_path / "case"))
     tally.verdict()
+
+
+@pytest.mark.parametrize("field", ["task", "variant"])
+def test_code_that_records_name_by_its_place_is_not_run(field: str, sound: Path, home: Path, tmp_path: Path) -> None:
+    case = HostileFolder(field, named_by(field, NAMES))
+    assert problem_of(case, sound, home, tmp_path / "case") is None
 
 
 def test_there_are_hundreds_of_them_and_each_has_a_name() -> None:

@@ -1,9 +1,11 @@
 """`run --against`: the share is read, and one line says whether anything became slower."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from attnbench.bench.cli import main
 from attnbench.bench.cli.run import _is_slower, _share
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.store.store import Store
@@ -25,6 +27,23 @@ def test_one_line_says_pass_or_fail(bench, tmp_path, capsys) -> None:
     assert capsys.readouterr().out.startswith(f"FAIL: slower than in {old} by more than 5 %: rela on sweep")
     assert not _is_slower(old, new, 0.05)
     assert capsys.readouterr().out.startswith("PASS: none of 1 time is shown to be more than 5 % above")
+
+
+def test_a_folder_without_records_is_told_before_anything_runs(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("attnbench.bench.api.run", lambda **options: pytest.fail("it ran"))
+    command = ["attnbench", "run", "--variants", "rela", "--task", "sweep", "--against"]
+    (tmp_path / "file").touch()
+    for folder, said in ((tmp_path / "none", "no Records in"), (tmp_path / "file", "expected a folder, got the file")):
+        monkeypatch.setattr(sys, "argv", [*command, str(folder)])
+        assert main() in (2, 4) and said in capsys.readouterr().err
+
+
+def test_text_of_the_older_folder_does_nothing_but_show(bench, tmp_path, capsys) -> None:
+    old, new = folder(bench, tmp_path / "old", 1.0), folder(bench, tmp_path / "new", 1.0)
+    (old / "records" / "a\x1b[2J\u202e.jsonl").write_text("no Record\n")
+    assert not _is_slower(new, old, 0.05)
+    said = capsys.readouterr().err
+    assert "\\x1b[2J\\u202e.jsonl, line 1 was skipped" in said and said.rstrip("\n").isprintable()
 
 
 def test_a_share_is_read_and_another_form_refused() -> None:

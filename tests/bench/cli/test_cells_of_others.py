@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench.bench.cli import app
+from attnbench.bench.cli import app, doctor
 from attnbench.bench.cli.in_child import LeftToChild, leave_cell_to_child
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Record
@@ -49,6 +49,8 @@ CELLS = [
     ("gate+theirs/mine.py:Mine//softmax", "lra-text"),
     ("softmax", "theirs/mine.py:Mine"),
     ("softmax", "antigravity:fly_to"),
+    ("softmax", "attnbench.bench.core.files:os.abort"),
+    ("attnbench.bench.core.files:os.abort", "lra-text"),
 ]
 
 
@@ -84,4 +86,6 @@ def test_the_commands_say_so(
     monkeypatch.setattr(sys, "argv", ["attnbench", "sample", record.key, "--results", "theirs"])
     assert app.run_app() == 2
     assert "somebody else, which would run theirs/mine.py:Mine; read that code" in capsys.readouterr().err
+    named(bench, theirs, "softmax", "theirs/mine.py:Mine")
+    assert any("of another version" in check.state for check in doctor._results(Path("theirs")))
     assert not Path("RAN").exists()

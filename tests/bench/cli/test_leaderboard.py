@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 
 from attnbench.bench.cli.answers import choose, compare
 from attnbench.bench.cli.leaderboard import leaderboard
-from attnbench.bench.cli.pages import dashboard, say_page
+from attnbench.bench.cli.pages import dashboard, explain, say_page
 from attnbench.bench.core.errors import SelectionError, StoreError
 from attnbench.bench.store.store import Store
 
@@ -112,10 +114,33 @@ def test_a_filter_that_fits_nothing_says_what_there_is(results: Path) -> None:
         run("--results", str(results), "--preset", "slow")
 
 
-def test_a_file_that_cannot_be_written_is_one_message(results: Path) -> None:
-    (results / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="name another file with --out"):
-        run("--results", str(results), "-f", "csv", "--out", str(results / "file" / "board.csv"))
+@pytest.mark.parametrize(
+    ("command", "out", "said"),
+    [
+        (leaderboard, "file/board.csv", "cannot write file/board.csv: Not a directory; name another file with --out"),
+        (leaderboard, "/proc/1/board.csv", "cannot write /proc/1/board.csv: "),
+        (dashboard, "file/site", "cannot write file/site/index.html: Not a directory; name another file with --out"),
+        (dashboard, "taken", "cannot write taken/index.html: Is a directory"),
+        (dashboard, "/proc/none", "cannot write /proc/none/index.html: "),
+        (explain, "file/site", "cannot write file/site/simplex.html: Not a directory"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_read(
+    command: Any, out: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("in the way")
+    Path("taken/index.html").mkdir(parents=True)
+    # there are no Records, which a command that had begun would say
+    folder = [] if command is explain else ["--results", "nothing"]
+    with pytest.raises(StoreError, match=f"^{re.escape(said)}"):
+        run(*folder, "--out", out, command=command)
+
+
+def test_what_is_refused_for_another_reason_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no Records in"):
+        run("--results", str(tmp_path / "nothing"), "--out", str(tmp_path / "new" / "site"), command=dashboard)
+    assert not list(tmp_path.iterdir())
 
 
 def test_needs_no_torch(results: Path) -> None:

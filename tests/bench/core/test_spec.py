@@ -100,6 +100,8 @@ def test_an_integer_and_a_float_of_one_size_are_told_apart_in_text():
         ("delta:999//softmax:999", "at most 1,000 layers"),
         (":3", "letters, digits"),
         ("mine.py:", "letters, digits"),
+        ("na me.py:M", "a FILE.py has no blank in its path: rename it, or link to it; names have commas between them"),
+        ("rela mine.py:M", "names have commas between them"),
         ("local[window=64", "unbalanced"),
         ("local]window=64[", "unbalanced"),
         ("local[[window=64]]", "a parameter name"),

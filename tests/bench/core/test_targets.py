@@ -60,10 +60,15 @@ def test_it_is_loaded_with_what_it_imports_from_its_own_folder(folder, name):
     assert VARIANTS.resolve(Spec.parse(f"gate+{name}[power=2]")) == Spec.parse(f"gate+{name}")
 
 
-def test_a_file_named_like_our_package_is_not_ours(folder):
+def test_what_is_named_by_its_place_is_never_ours(folder):
     (folder / "attnbench.py").write_text(CODE, encoding="utf-8")
-    assert not VARIANTS.is_own("attnbench.py:sharp")
-    assert VARIANTS.is_own("attnbench.variants.maps.softmax:Softmax")
+    for name in (
+        "attnbench.py:sharp",
+        "attnbench.variants.maps.softmax:Softmax",
+        "attnbench.bench.core.files:os.abort",
+    ):
+        assert not VARIANTS.is_own(name) and VARIANTS.is_foreign(name) and TASKS.is_foreign(name)
+    assert VARIANTS.is_own("softmax") and TASKS.is_own("recall")
 
 
 @pytest.mark.parametrize(

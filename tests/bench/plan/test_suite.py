@@ -79,6 +79,12 @@ def test_what_a_file_leaves_out_is_left_to_the_run(written):
         ('tasks = ["lra-text"]\nvariants = [1]', "expected variants"),
         ('tasks = ["lra-text"]\nvariants = ["sofmax"]', r"no variant named 'sofmax' \(did you mean 'softmax'"),
         ('tasks = ["lra-txt"]\nvariants = ["rela"]', r"no task named 'lra-txt' \(did you mean 'lra-text'"),
+        (
+            BASE.replace("softmax", "mine.py:Mine"),
+            "names code by its place, mine.py:Mine, and installed variants alone",
+        ),
+        (BASE.replace("softmax", "gate+os:system[call=m(x)]//rela"), "names code by its place, os:system, and "),
+        (BASE.replace("lra-text", "mine.py:Mine"), "installed tasks alone .* `--tasks mine.py:Mine,…` beside --suite"),
         ("tasks = [", "is not TOML"),
     ],
 )

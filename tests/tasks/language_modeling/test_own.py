@@ -40,7 +40,7 @@ def test_other_content_is_another_checksum_and_the_same_name(load):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "expected text in my.txt, got an empty file"),
+        (b"", "my.txt: it is empty; name a file of text, from /"),
         (b"\n \n", "expected text in my.txt, got an empty file"),
         ("grüßt".encode("latin-1") * 400, "expected UTF-8 text in my.txt, got byte 0xfc at 2"),
         (b"abc " * 100, r"my.txt is too short: .* has 20 tokens, and the context is 64"),
