@@ -4,8 +4,9 @@ Sees weights that do not make the output, where that is linear in the values; a 
 and weights normalised after the drop, by their mean and variance over draws; a backward pass with a mask of its own, by
 finite differences; and a fused path with another mask than its eager twin. Cannot check the weights of variants whose
 output is not linear in the values, nor see draws that are not independent between heads, nor a rate that is not
-compensated where a variant shows no weights: additive-lm drops two averages and multiplies them, so that its mean is
-0.53 and 0.75 of the output at rates of 0.5 and 0.25, which is what a forgotten scale gives too.
+compensated where a variant shows no weights and does not average the values: additive-lm drops two averages and
+multiplies them, so that its mean is 0.53 and 0.75 of the output at rates of 0.5 and 0.25, which is what a forgotten
+scale gives too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ COUNTS = (1000, 3000)
 """No powers of two: those hide a threshold that is rounded at the size of the scores."""
 FEW = 24
 """Positions where many passes are made."""
-RATE = 0.5
+RATE = 0.3
+"""Not a half, where the rate and what it leaves are the same."""
 DRAWS = 48
 NO_WEIGHTS = NotApplicable("it shows no weights")
 NOT_LINEAR = NotApplicable("the output is not linear in the values")
@@ -241,9 +243,16 @@ def dropout_in_backward(case: Case) -> Answers:
 
 
 def dropout_keeps_mean(case: Case) -> Answers:
-    """the mean output over draws is the output without dropout, where that is linear in the values"""
+    """the mean output over draws is the output without dropout, where that is linear in the values; without weights,
+    where it averages the values"""
     inputs, dropped = case.inputs(min(FEW, case.length)), case.like(dropout=RATE)
     reason = _not_dropped(case, dropped, inputs)
+    if case.weights(inputs) is None:
+        # sums of dropped weights say the same
+        inputs = replace(inputs, value=torch.ones_like(inputs.value))
+        averages = gap(case.run(inputs), inputs.value.new_ones(inputs.query.shape)) <= case.tolerance
+        if averages and _draws(case, dropped, inputs, 2).diff(dim=0).any():
+            reason = ""
     if reason:
         yield NotApplicable(reason)
         return

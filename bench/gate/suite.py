@@ -161,7 +161,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("batch independence", masks.batch_independence, "all", own="always", whole=True),
     Property("masked rows", masks.masked_rows, "all", "padding"),
     Property("bounds", masks.bounds_are_kept),
-    Property("packed sequences", masks.packed_sequences),
+    Property("packed sequences", masks.packed_sequences, own="check"),
     Property("grouped heads", twins.grouped_heads),
     Property("gradient reaches", gradients.gradient_reaches),
     # at few positions some parameters have nothing to decide, such as those that choose between blocks
@@ -173,6 +173,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("implementations", twins.implementations_agree, own="always"),
     Property("bfloat16", numerics.bfloat16, "measured", own="always"),
     Property("float16", numerics.float16, "measured", own="always"),
+    Property("compiled", numerics.compiled, quick=False),
     Property("weights within mask", maps.weights_within_mask),
     Property("weights by rows", maps.weights_by_rows),
     Property("weights make output", maps.weights_make_output, own="always"),
