@@ -189,6 +189,30 @@ def closed_cases(case: Case) -> Answers:
     yield Measured(gap(weigh(scores + 3.0), weigh(scores)), 1e-4, "3 added to every score")
 
 
+def density_as_declared(case: Case) -> Answers:
+    """`density` lies in (0, 1] and, for a pattern with zeros, is no less than the share of weights that are not zero"""
+    length = case.length
+    declared = case.module.density(replace(case.shape, max_length=length))
+    if not 0 < declared <= 1:
+        yield Measured(math.inf, 1.0, f"expected a density in (0, 1], got {declared}")
+        return
+    weights = case.weights(case.inputs(length, length))
+    if weights is None:
+        yield Measured(declared, 1.0, "declared; it shows no weights")
+        return
+    allowed = case.mask().allowed(length, length, weights.device)
+    share = (weights != 0).double().mean().item()
+    # Of the allowed pairs: half of a causal map is zero whatever the mechanism.
+    share /= 1.0 if allowed is None else allowed.double().mean().item()
+    if share > 0.8:
+        # no pattern, but a map of features, such as a ReLU, whose products vanish here and there
+        detail = f"declared; {share:.1%} of its weights are not zero, so they show no pattern"
+        yield Measured(declared, 1.0, detail)
+        return
+    detail = f"share of weights not zero at {length}; declared {declared:.3g}"
+    yield Measured(share, 1.05 * declared + 1 / length, detail)
+
+
 def dropout_in_training_only(case: Case) -> Answers:
     """a dropout rate leaves evaluation as it is, and changes training unless `uses_dropout` is False"""
     dropped, inputs, declared = case.like(dropout=RATE), case.inputs(min(FEW, case.length)), case.module.uses_dropout

@@ -120,6 +120,16 @@ def padding_content(case: Case) -> Answers:
     for at, kind in enumerate(kinds):
         real = slice(None) if case.shape.cross else valid[at].to(found.device)
         yield Measured(gap(found[at][:, real], expected[at][:, real]), case.tolerance, f"{kind}, {case.place}")
+    if case.kind == "training":
+        # what is gathered there is used later
+        gathered = []
+        for filled in (quiet, loud):
+            gathering = case.other(case.like())
+            gathering.run(filled, valid)
+            gathering.module.after_step()
+            gathered.append(dict(gathering.module.named_buffers()))
+        for name, buffer in gathered[0].items():
+            yield Measured(gap(gathered[1][name], buffer), case.tolerance, f"buffer {name}, {case.place}")
 
 
 def padding_length(case: Case) -> Answers:
@@ -399,30 +409,6 @@ def state_as_declared(case: Case) -> Answers:
     low, high = (actual, declared) if actual < declared else (roomy, actual)
     ratio = (high - STATE_SLACK_BYTES) / max(1, low)
     yield Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
-
-
-def density_as_declared(case: Case) -> Answers:
-    """`density` lies in (0, 1] and, for a pattern with zeros, is no less than the share of weights that are not zero"""
-    length = case.length
-    declared = case.module.density(replace(case.shape, max_length=length))
-    if not 0 < declared <= 1:
-        yield Measured(math.inf, 1.0, f"expected a density in (0, 1], got {declared}")
-        return
-    weights = case.weights(case.inputs(length, length))
-    if weights is None:
-        yield Measured(declared, 1.0, "declared; it shows no weights")
-        return
-    allowed = case.mask().allowed(length, length, weights.device)
-    share = (weights != 0).double().mean().item()
-    # Of the allowed pairs: half of a causal map is zero whatever the mechanism.
-    share /= 1.0 if allowed is None else allowed.double().mean().item()
-    if share > 0.8:
-        # no pattern, but a map of features, such as a ReLU, whose products vanish here and there
-        detail = f"declared; {share:.1%} of its weights are not zero, so they show no pattern"
-        yield Measured(declared, 1.0, detail)
-        return
-    detail = f"share of weights not zero at {length}; declared {declared:.3g}"
-    yield Measured(share, 1.05 * declared + 1 / length, detail)
 
 
 def refusal(case: Case) -> str:

@@ -159,21 +159,32 @@ def no_state(case: Case) -> Answers:
     case.passes(larger, valid)
     for part, a, b in zip(PARTS, case.passes(inputs), first, strict=False):
         yield Measured(gap(a, b), case.bits, f"{part} after a larger batch, {case.place}")
-    fresh = case.other(case.like()).run(larger, valid)
-    yield Measured(gap(used, fresh), case.bits, f"a larger batch after a smaller one, {case.place}")
+    alone = case.other(case.like()).run(larger, valid)
+    yield Measured(gap(used, alone), case.bits, f"a larger batch after a smaller one, {case.place}")
     if case.first is not case:
         return
-    # what is made at the first call must fit later ones: a longer sequence, other parameters
-    used_before = case.other(case.like())
-    used_before.run(case.inputs(min(FEW, case.length), batch=1))
-    error = gap(used_before.run(inputs), held)
-    yield Measured(error, case.bits, f"an output after a shorter sequence, {case.place}")
-    fresh = case.other(case.like())
-    for each in (used_before, fresh):
-        jitter(each.module, case.seed)
-    if parameters := dict(fresh.module.named_parameters()):
-        error = gap(used_before.run(inputs), fresh.run(inputs))
-        yield Measured(error, case.bits, f"an output after a change of {len(parameters)} parameters, {case.place}")
+    # what is made at one call must fit later ones: another mask, other numbers in the same memory, a longer sequence,
+    # other parameters
+    unused = case.other(case.like())
+    if valid is not None:
+        error = gap(case.run(larger, valid.flip(1)), unused.run(larger, valid.flip(1)))
+        yield Measured(error, case.bits, f"an output after another mask of the same shape, {case.place}")
+    memory, other = Inputs(*(x.clone() for x in inputs)), case.inputs(salt=4)
+    case.run(memory)
+    for x, y in zip(memory, other, strict=True):
+        x.copy_(y)
+    # strides differ, and with them rounding may
+    error = gap(case.run(memory), unused.run(other))
+    yield Measured(error, case.tolerance, f"an output of other numbers in the same memory, {case.place}")
+    shorter = case.other(case.like())
+    shorter.run(case.inputs(min(FEW, case.length), batch=1))
+    yield Measured(gap(shorter.run(inputs), kept), case.bits, f"an output after a shorter sequence, {case.place}")
+    if any(p.requires_grad for p in case.module.parameters()):
+        fresh = case.other(case.like())
+        for each in (shorter, fresh):
+            jitter(each.module, case.seed)
+        error = gap(shorter.run(inputs), fresh.run(inputs))
+        yield Measured(error, case.bits, f"an output after a change of its parameters, {case.place}")
 
 
 def no_side_effects(case: Case) -> Answers:

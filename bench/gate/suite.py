@@ -182,7 +182,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("closed cases", maps.closed_cases),
     Property("decode", masks.steps_equal_forward, "all", own="check"),
     Property("decode state", masks.state_as_declared, own="check"),
-    Property("density", masks.density_as_declared, quick=False, own="check"),
+    Property("density", maps.density_as_declared, quick=False, own="check"),
     Property("dropout in training only", maps.dropout_in_training_only),
     Property("dropout in backward", maps.dropout_in_backward),
     Property("dropout mean", maps.dropout_keeps_mean, quick=False),
