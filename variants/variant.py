@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -139,11 +139,14 @@ class Variant(nn.Module):
                 hidden = clear_queries(hidden[:, None], mask.valid)[:, 0]
             # one row for all sequences: a variant that sorts or counts by it needs one for each
             mask = replace(mask, valid=mask.valid.expand(key.shape[0], -1))
-        # a variant decides itself what it accumulates in: autocast would cast its float32 scores down
-        lowers = _autocasts(query) and not self.owns_projections
-        with torch.autocast(query.device.type, enabled=False) if lowers else nullcontext():
+        with self._as_written(query):
             output: Tensor = super().__call__(query, key, value, mask, *(() if hidden is None else (hidden,)))
         return output
+
+    def _as_written(self, query: Tensor) -> AbstractContextManager[None]:
+        """Without autocast: a variant decides itself what it accumulates in, and float32 scores would be cast down."""
+        lowers = _autocasts(query) and not self.owns_projections
+        return torch.autocast(query.device.type, enabled=False) if lowers else nullcontext()
 
     def _packed(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor | None) -> Tensor:
         """The output of several sequences in each row, those of one length as a batch: nothing is computed in vain."""
@@ -228,11 +231,12 @@ class Variant(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, state: Any, hidden: Tensor | None
     ) -> tuple[Tensor, Any]:
         """`step`, with the hidden state where the class takes it."""
-        if not self.takes_hidden:
-            return self.step(query, key, value, state)
-        if type(self).step is Variant.step:
-            return self._step_by_cache(query, key, value, state, hidden)
-        return self.step(query, key, value, state, hidden)  # type: ignore[call-arg]
+        with self._as_written(query):
+            if not self.takes_hidden:
+                return self.step(query, key, value, state)
+            if type(self).step is Variant.step:
+                return self._step_by_cache(query, key, value, state, hidden)
+            return self.step(query, key, value, state, hidden)  # type: ignore[call-arg]
 
     def learned_alpha(self) -> Tensor | None:
         """alpha of each head, (heads,), where the variant is an entmax that learns it; shown, never trained on."""

@@ -429,3 +429,11 @@ def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
                         parameter.sub_(1e-2 * gradient)
         module.after_step()
     return module.eval()
+
+
+def jitter(module: Variant, seed: int) -> None:
+    """Moves parameters off their first values, where a zero may hide a gradient and a kink may lie."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p), alpha=0.05)

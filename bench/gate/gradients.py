@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
-from .case import Answers, Case, Inputs, Kind, Measured, NotApplicable, RunSetting, after_steps, gap
+from .case import Answers, Case, Inputs, Kind, Measured, NotApplicable, RunSetting, after_steps, gap, jitter
 from .twins import EAGER
 from .variant import build
 
@@ -75,7 +75,7 @@ def gradient_at_length(case: Case) -> Answers:
         return
     # A copy off its first values, where a kink may lie.
     case = case.double.other(deepcopy(case.double.module))
-    _jitter(case.module, case.seed)
+    jitter(case.module, case.seed)
     inputs = case.inputs()
     valid = _padded(case, inputs)
     leaves = Inputs(*(x.detach().requires_grad_() for x in inputs))
@@ -188,7 +188,7 @@ def small(case: Case, kind: Kind, dropout: float = 0.0) -> Case | None:
             continue
         if kind == "after step":
             after_steps(module, sized, case.seed)
-        _jitter(module, case.seed)
+        jitter(module, case.seed)
         setting = RunSetting(min(SMALL_LENGTH, max_length), kind=kind)
         module.train(kind == "training")
         return Case(case.factory, sized, setting, case.seed, module=module, first=case.first)
@@ -242,7 +242,7 @@ def directions(case: Case) -> Answers:
 def _reached(case: Case) -> set[str]:
     """Names of the inputs and parameters with a gradient that is not all zero."""
     moved = case.other(case.like())
-    _jitter(moved.module, case.seed)
+    jitter(moved.module, case.seed)
     leaves = Inputs(*(x.detach().requires_grad_() for x in case.inputs()))
     with torch.enable_grad():
         output = moved.forward(leaves)
@@ -264,11 +264,3 @@ def _padded(case: Case, inputs: Inputs) -> Tensor | None:
 
 def _trained(module: Variant) -> dict[str, Tensor]:
     return {f"parameter {name}": p for name, p in module.named_parameters() if p.requires_grad}
-
-
-def _jitter(module: Variant, seed: int) -> None:
-    """Moves parameters off their first values, where a zero may hide a gradient and a kink may lie."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in module.parameters():
-            p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p), alpha=0.05)

@@ -4,8 +4,9 @@ Sees weights that do not make the output, where that is linear in the values; a 
 and weights normalised after the drop, by their mean and variance over draws; a backward pass with a mask of its own, by
 finite differences; and a fused path with another mask than its eager twin. Cannot check the weights of variants whose
 output is not linear in the values, nor see draws that are not independent between heads, nor a rate that is not
-compensated where a variant shows no weights: additive-lm drops two averages and multiplies them, so that its mean is
-0.53 and 0.75 of the output at rates of 0.5 and 0.25, which is what a forgotten scale gives too.
+compensated where a variant shows no weights and does not average the values: additive-lm drops two averages and
+multiplies them, so that its mean is 0.53 and 0.75 of the output at rates of 0.5 and 0.25, which is what a forgotten
+scale gives too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ COUNTS = (1000, 3000)
 """No powers of two: those hide a threshold that is rounded at the size of the scores."""
 FEW = 24
 """Positions where many passes are made."""
-RATE = 0.5
+RATE = 0.3
+"""Not a half, where the rate and what it leaves are the same."""
 DRAWS = 48
 NO_WEIGHTS = NotApplicable("it shows no weights")
 NOT_LINEAR = NotApplicable("the output is not linear in the values")
@@ -187,6 +189,30 @@ def closed_cases(case: Case) -> Answers:
     yield Measured(gap(weigh(scores + 3.0), weigh(scores)), 1e-4, "3 added to every score")
 
 
+def density_as_declared(case: Case) -> Answers:
+    """`density` lies in (0, 1] and, for a pattern with zeros, is no less than the share of weights that are not zero"""
+    length = case.length
+    declared = case.module.density(replace(case.shape, max_length=length))
+    if not 0 < declared <= 1:
+        yield Measured(math.inf, 1.0, f"expected a density in (0, 1], got {declared}")
+        return
+    weights = case.weights(case.inputs(length, length))
+    if weights is None:
+        yield Measured(declared, 1.0, "declared; it shows no weights")
+        return
+    allowed = case.mask().allowed(length, length, weights.device)
+    share = (weights != 0).double().mean().item()
+    # Of the allowed pairs: half of a causal map is zero whatever the mechanism.
+    share /= 1.0 if allowed is None else allowed.double().mean().item()
+    if share > 0.8:
+        # no pattern, but a map of features, such as a ReLU, whose products vanish here and there
+        detail = f"declared; {share:.1%} of its weights are not zero, so they show no pattern"
+        yield Measured(declared, 1.0, detail)
+        return
+    detail = f"share of weights not zero at {length}; declared {declared:.3g}"
+    yield Measured(share, 1.05 * declared + 1 / length, detail)
+
+
 def dropout_in_training_only(case: Case) -> Answers:
     """a dropout rate leaves evaluation as it is, and changes training unless `uses_dropout` is False"""
     dropped, inputs, declared = case.like(dropout=RATE), case.inputs(min(FEW, case.length)), case.module.uses_dropout
@@ -241,9 +267,16 @@ def dropout_in_backward(case: Case) -> Answers:
 
 
 def dropout_keeps_mean(case: Case) -> Answers:
-    """the mean output over draws is the output without dropout, where that is linear in the values"""
+    """the mean output over draws is the output without dropout, where that is linear in the values; without weights,
+    where it averages the values"""
     inputs, dropped = case.inputs(min(FEW, case.length)), case.like(dropout=RATE)
     reason = _not_dropped(case, dropped, inputs)
+    if case.weights(inputs) is None:
+        # sums of dropped weights say the same
+        inputs = replace(inputs, value=torch.ones_like(inputs.value))
+        averages = gap(case.run(inputs), inputs.value.new_ones(inputs.query.shape)) <= case.tolerance
+        if averages and _draws(case, dropped, inputs, 2).diff(dim=0).any():
+            reason = ""
     if reason:
         yield NotApplicable(reason)
         return

@@ -102,10 +102,14 @@ def aligned_at_last_key(case: Case) -> Answers:
 
 def padding_content(case: Case) -> Answers:
     """numbers in padded positions change no real output: padding at the end, at the start, in holes"""
-    # one kind at the length to be measured, since the test makes few passes there
-    batch = 1 if case.own else 4
+    keys = case.inputs().key.shape[2]
+    kinds = _kinds(keys)
+    if case.own:
+        # all at once, since the test makes few passes there
+        ends = torch.arange(keys) >= keys // 8, torch.arange(keys) < keys - keys // 8
+        kinds = {"padding at both ends and holes": kinds["holes"] & ends[0] & ends[1]}
+    batch = len(kinds)
     inputs, other = case.inputs(batch=batch), case.inputs(batch=batch, salt=1)
-    kinds = dict(list(_kinds(inputs.key.shape[2]).items())[:batch])
     valid = torch.stack(list(kinds.values()))
     # large enough to show through a small weight, small enough for the squares of half precision
     size = 1e3 if case.dtype.itemsize > 2 else 30.0
@@ -116,6 +120,16 @@ def padding_content(case: Case) -> Answers:
     for at, kind in enumerate(kinds):
         real = slice(None) if case.shape.cross else valid[at].to(found.device)
         yield Measured(gap(found[at][:, real], expected[at][:, real]), case.tolerance, f"{kind}, {case.place}")
+    if case.kind == "training":
+        # what is gathered there is used later
+        gathered = []
+        for filled in (quiet, loud):
+            gathering = case.other(case.like())
+            gathering.run(filled, valid)
+            gathering.module.after_step()
+            gathered.append(dict(gathering.module.named_buffers()))
+        for name, buffer in gathered[0].items():
+            yield Measured(gap(gathered[1][name], buffer), case.tolerance, f"buffer {name}, {case.place}")
 
 
 def padding_length(case: Case) -> Answers:
@@ -135,8 +149,12 @@ def padding_length(case: Case) -> Answers:
         few = alone.part(0, real)
         if case.shape.cross:
             few = replace(few, query=alone.query, hidden=alone.hidden)
-        error = gap(found[at : at + 1, :, : few.query.shape[2]], case.run(few))
-        yield Measured(error, case.tolerance, f"{real} real keys and {keys - real} of padding, {case.place}")
+        expected, real_places = case.run(few), slice(few.query.shape[2])
+        detail = f"{real} real keys and {keys - real} of padding, {case.place}"
+        yield Measured(gap(found[at : at + 1, :, real_places], expected), case.tolerance, detail)
+        if at == 1 and not case.own:
+            by_itself = case.run(alone, valid[at : at + 1])[:, :, real_places]
+            yield Measured(gap(by_itself, expected), case.tolerance, f"a batch of one, {detail}")
 
 
 def padding_without_numbers(case: Case) -> Answers:
@@ -257,25 +275,42 @@ def bounds_are_kept(case: Case) -> Answers:
     few = case.inputs(min(FEW, case.length), batch=1)
     inputs = Inputs(*(permuted(x.expand(2, -1, -1, -1)) for x in few))
     queries, keys = inputs.query.shape[2], inputs.key.shape[2]
-    # windows of five keys at most that move on with the queries, further on in the second sequence; that of the second
-    # query is empty
+    # windows of five keys, of nineteen in the second sequence, that move on with the queries; that of the second query
+    # is empty
     middle = torch.arange(queries) * keys // queries + torch.tensor([[0], [1]])
-    lower, upper = (middle - 2).clamp(min=0), (middle + 3).clamp(max=keys)
+    reach = torch.tensor([[2], [9]])
+    lower, upper = (middle - reach).clamp(min=0), (middle + 1 + reach).clamp(max=keys)
     upper[:, 1:2] = lower[:, 1:2]
-    found = case.run(inputs, bounds=torch.stack([lower, upper], -1).to(inputs.query.device))
-    # one sequence for each query, whose window alone is real there; the last place is of that query
+    bounds = torch.stack([lower, upper], -1).to(inputs.query.device)
+    # every third key is padding, but for the first
     at, each = torch.arange(keys), torch.arange(queries)
+    padding = ((at % 3 != 1) | (keys < 3)).expand(2, -1)
+    found = case.run(inputs, bounds=bounds)
+    tried = [
+        (found[0], 0, None, "windows of five keys"),
+        (found[1], 1, None, "windows of nineteen keys"),
+        (case.run(inputs, padding, bounds=bounds)[1], 1, padding[1], "windows of nineteen keys and padding"),
+        (case.run(inputs, bounds=bounds[:1])[1], 0, None, "one row of bounds for all sequences"),
+    ]
+    # one sequence for each query, whose window alone is real there; the last place is of that query
     repeated = Inputs(*(permuted(x.expand(queries, -1, -1, -1)) for x in few))
-    for row in (0, 1):
+    alone: dict[int, Tensor] = {}
+    for output, row, real_keys, name in tried:
         valid = (at >= lower[row, :, None]) & (at < upper[row, :, None])
-        expected = case.run(repeated, valid)[each, :, each].transpose(0, 1)
+        if real_keys is not None:
+            valid = valid & real_keys
+            alone.pop(row, None)
+        if row not in alone:
+            alone[row] = case.run(repeated, valid)[each, :, each].transpose(0, 1)
         # a padded query means nothing: where queries and keys are one sequence, the query without a key is one
-        empty = (upper[row] <= lower[row]).to(found.device)
-        real = ~empty | case.shape.cross
-        error = gap(found[row][:, real], expected[:, real])
-        yield Measured(error, case.tolerance, f"windows of five keys, sequence {row}, {case.place}")
-        largest = found[row][:, empty].abs().sum().item()
-        yield Measured(largest, 0.0, f"output of a query with empty bounds, {case.place}")
+        seen, meant = valid.any(-1), torch.ones(queries, dtype=torch.bool)
+        if real_keys is not None and not case.shape.cross:
+            meant = real_keys
+        real, empty = ((seen & meant) | case.shape.cross).to(output.device), (~seen & meant).to(output.device)
+        yield Measured(gap(output[:, real], alone[row][:, real]), case.tolerance, f"{name}, {case.place}")
+        yield Measured(
+            output[:, empty].abs().sum().item(), 0.0, f"output of a query without a key, {name}, {case.place}"
+        )
 
 
 def packed_sequences(case: Case) -> Answers:
@@ -320,14 +355,14 @@ def _filled(case: Case, inputs: Inputs, valid: Tensor, filler: Inputs) -> Inputs
 
 def steps_equal_forward(case: Case) -> Answers:
     """decoding one token at a time gives the causal forward of the whole sequence"""
-    refusal = _refusal(case)
-    if refusal or case.module.causality != "strict":
-        yield NotApplicable(refusal or f"declared `{case.module.causality}`: past choices depend on the future")
+    refused = refusal(case)
+    if refused or case.module.causality != "strict":
+        yield NotApplicable(refused or f"declared `{case.module.causality}`: past choices depend on the future")
         return
     length = min(case.length, INTERPRETED_STEPS) if case.interpreted else case.length
     batch = case.batch if case.own else max(3, case.batch)
     inputs = case.inputs(length, batch=batch)
-    outputs, expected = _decode(case, [inputs])[0][0], case.run(inputs)
+    outputs, expected = decoded(case, [inputs])[0][0], case.run(inputs)
     error = _decoding_error(case, outputs, expected)
     detail = f"{length} steps of {batch}, {case.place}"
     if error > case.tolerance:
@@ -337,7 +372,7 @@ def steps_equal_forward(case: Case) -> Answers:
     yield Measured(error, case.tolerance, detail)
     # two sequences decoded in turns, as two users do: each must be as it is alone
     streams = [case.inputs(min(length, TURNS), batch=2, salt=salt) for salt in (0, 1)]
-    both = _decode(case, streams)[0]
+    both = decoded(case, streams)[0]
     error = max(_decoding_error(case, found, case.run(given)) for found, given in zip(both, streams, strict=True))
     yield Measured(error, case.tolerance, f"two sequences decoded in turns, {case.place}")
 
@@ -357,16 +392,16 @@ def _decoding_error(case: Case, found: Tensor, expected: Tensor) -> float:
 
 def state_as_declared(case: Case) -> Answers:
     """the decode state holds as many bytes as `state_bytes` says, within the slack of growing buffers"""
-    refusal = _refusal(case)
-    if refusal:
-        yield NotApplicable(refusal)
+    refused = refusal(case)
+    if refused:
+        yield NotApplicable(refused)
         return
     length = min(case.length, INTERPRETED_STEPS) if case.interpreted else case.length
     declared = case.module.state_bytes(replace(case.shape, max_length=length))
     if declared is None:
         yield Measured(1.0, 0.0, "it decodes, but `state_bytes` is None")
         return
-    state = _decode(case, [case.inputs(length, batch=1)])[1][0]
+    state = decoded(case, [case.inputs(length, batch=1)])[1][0]
     actual = sum(storage for storage in storages(state).values())
     # what is held may be compared with that of a longer sequence, never what is declared
     roomy = case.module.state_bytes(replace(case.shape, max_length=max(length, STATE_ROOM))) or declared
@@ -376,37 +411,13 @@ def state_as_declared(case: Case) -> Answers:
     yield Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
 
 
-def density_as_declared(case: Case) -> Answers:
-    """`density` lies in (0, 1] and, for a pattern with zeros, is no less than the share of weights that are not zero"""
-    length = case.length
-    declared = case.module.density(replace(case.shape, max_length=length))
-    if not 0 < declared <= 1:
-        yield Measured(math.inf, 1.0, f"expected a density in (0, 1], got {declared}")
-        return
-    weights = case.weights(case.inputs(length, length))
-    if weights is None:
-        yield Measured(declared, 1.0, "declared; it shows no weights")
-        return
-    allowed = case.mask().allowed(length, length, weights.device)
-    share = (weights != 0).double().mean().item()
-    # Of the allowed pairs: half of a causal map is zero whatever the mechanism.
-    share /= 1.0 if allowed is None else allowed.double().mean().item()
-    if share > 0.8:
-        # no pattern, but a map of features, such as a ReLU, whose products vanish here and there
-        detail = f"declared; {share:.1%} of its weights are not zero, so they show no pattern"
-        yield Measured(declared, 1.0, detail)
-        return
-    detail = f"share of weights not zero at {length}; declared {declared:.3g}"
-    yield Measured(share, 1.05 * declared + 1 / length, detail)
-
-
-def _refusal(case: Case) -> str:
+def refusal(case: Case) -> str:
     if not case.shape.causal or case.shape.cross:
         return "the shape is not causal self-attention"
     return "" if case.module.decodes else "it declares that it does not decode"
 
 
-def _decode(case: Case, streams: list[Inputs]) -> tuple[list[Tensor], list[Any]]:
+def decoded(case: Case, streams: list[Inputs]) -> tuple[list[Tensor], list[Any]]:
     """Outputs and last state of each of the streams, decoded token by token and in turns."""
     states: list[Any] = [None] * len(streams)
     outputs: list[list[Tensor]] = [[] for _ in streams]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random as random_module
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ...variants.contract import ScoredVariant
-from .case import PARTS, Answer, Answers, Case, Inputs, Measured, NotApplicable, gap, permuted
+from . import masks
+from .case import FEW, PARTS, Answer, Answers, Case, Inputs, Measured, NotApplicable, gap, jitter, permuted
 from .variant import build
 
 HALF_FACTOR = 2.5
@@ -73,7 +75,8 @@ def crosses(case: Case) -> Answers:
 
 
 def deterministic(case: Case) -> Answers:
-    """the same bits twice, forward and backward, from two instances of one seed
+    """the same bits twice, forward and backward, from two instances of one seed, and from one of another seed with the
+    state of the first
 
     On a GPU sums may come in another order, so there rounding is allowed.
     """
@@ -82,29 +85,62 @@ def deterministic(case: Case) -> Answers:
     for source, name in ((case, "the same instance"), (other, "another instance of the same seed")):
         for part, a, b in zip(PARTS, source.passes(case.inputs()), first, strict=False):
             yield Measured(gap(a, b), case.bits, f"{part}, {name}")
+    loaded = build(case.factory, case.shape, case.seed + 1)
+    loaded.load_state_dict(case.module.state_dict())
+    error = gap(case.other(loaded).run(case.inputs()), case.output)
+    yield Measured(error, case.bits, "output of another seed with the same state; what is drawn must be a buffer")
 
 
 def layout(case: Case) -> Answers:
-    """contiguous inputs give what slices of joined projections do, forward and backward, and an input whose gradient is
-    asked for alone gets the one that it gets among others"""
+    """contiguous inputs give what slices of joined projections do, forward and backward; outputs are alike whether
+    gradients are recorded or not; an input or parameter gets the same gradient whichever others get one"""
     grad_output = case.grad_output(case.output).contiguous()
     expected = case.first_passes
     found = case.passes(Inputs(*map(Tensor.contiguous, case.inputs())), None, grad_output)
     for part, a, b in zip(PARTS, found, expected, strict=False):
         yield Measured(gap(a, b), GRADIENT_ROOM * case.tolerance, f"{part} of contiguous inputs, {case.place}")
-    for at, part in enumerate(PARTS[1 : len(expected)]):
+    yield Measured(gap(expected[0], case.output), case.tolerance, f"output with gradients recorded, {case.place}")
+    if case.shape.padding:
+        valid = case.inputs().padded_from(max(1, 2 * case.inputs().key.shape[2] // 3))
+        recorded, plain = case.passes(case.inputs(), valid)[0], case.run(case.inputs(), valid)
+        detail = f"output with gradients recorded and padding, {case.place}"
+        yield Measured(gap(recorded, plain), case.tolerance, detail)
+    yield from _asked_for(case, grad_output, expected)
+    # that of a sum is one number in memory
+    of_sum = grad_output.new_ones(()).expand(grad_output.shape)
+    found, expected = (case.passes(case.inputs(), None, given) for given in (of_sum, of_sum.contiguous()))
+    for part, a, b in zip(PARTS, found, expected, strict=False):
+        yield Measured(gap(a, b), GRADIENT_ROOM * case.tolerance, f"{part} of a sum, {case.place}")
+
+
+def _asked_for(case: Case, grad_output: Tensor, expected: list[Tensor]) -> Answers:
+    """Gradients where one or two inputs alone get one, and those of the parameters where no input does."""
+    own = [p for p in case.module.parameters() if p.requires_grad]
+
+    def gradients(wanted: tuple[int, ...], of: list[Tensor] | None = None) -> list[Tensor]:
+        leaves = [x.detach().requires_grad_(at in wanted) for at, x in enumerate(case.inputs())]
+        of = of or [leaves[at] for at in wanted]
         with torch.enable_grad():
-            leaves = Inputs(*(x.detach().requires_grad_(number == at) for number, x in enumerate(case.inputs())))
-            output = case.forward(leaves)
-            if output.requires_grad:
-                (alone,) = torch.autograd.grad(output, [list(leaves)[at]], grad_output, allow_unused=True)
-                # an input that is ignored has none
-                error = gap(torch.zeros_like(expected[at + 1]) if alone is None else alone, expected[at + 1])
-                yield Measured(error, GRADIENT_ROOM * case.tolerance, f"{part} asked for alone, {case.place}")
+            output = case.forward(Inputs(*leaves))
+            if not output.requires_grad:
+                return [torch.zeros_like(x) for x in of]
+            return list(torch.autograd.grad(output, of, grad_output, allow_unused=True, materialize_grads=True))
+
+    every = tuple(range(len(expected) - 1))
+    for wanted in (*combinations(every, 1), *combinations(every, 2)):
+        for at, found in zip(wanted, gradients(wanted), strict=True):
+            others = f" beside that of {PARTS[1 + sum(wanted) - at][12:]}" if len(wanted) > 1 else " alone"
+            error = gap(found, expected[at + 1])
+            yield Measured(error, GRADIENT_ROOM * case.tolerance, f"{PARTS[at + 1]} asked for{others}, {case.place}")
+    if own:
+        for a, b in zip(gradients((), own), gradients(every, own), strict=True):
+            detail = f"gradient of a parameter asked for alone, {case.place}"
+            yield Measured(gap(a, b), GRADIENT_ROOM * case.tolerance, detail)
 
 
 def no_state(case: Case) -> Answers:
-    """a call gives the same bits before and after calls with a larger batch, and leaves earlier outputs as they are"""
+    """a call gives the same bits before and after calls with a larger batch or a shorter sequence, keeps nothing of
+    former parameters, and leaves earlier outputs as they are"""
     if case.kind == "many" and not case.thorough:
         return
     inputs = case.inputs()
@@ -123,8 +159,32 @@ def no_state(case: Case) -> Answers:
     case.passes(larger, valid)
     for part, a, b in zip(PARTS, case.passes(inputs), first, strict=False):
         yield Measured(gap(a, b), case.bits, f"{part} after a larger batch, {case.place}")
-    fresh = case.other(case.like()).run(larger, valid)
-    yield Measured(gap(used, fresh), case.bits, f"a larger batch after a smaller one, {case.place}")
+    alone = case.other(case.like()).run(larger, valid)
+    yield Measured(gap(used, alone), case.bits, f"a larger batch after a smaller one, {case.place}")
+    if case.first is not case:
+        return
+    # what is made at one call must fit later ones: another mask, other numbers in the same memory, a longer sequence,
+    # other parameters
+    unused = case.other(case.like())
+    if valid is not None:
+        error = gap(case.run(larger, valid.flip(1)), unused.run(larger, valid.flip(1)))
+        yield Measured(error, case.bits, f"an output after another mask of the same shape, {case.place}")
+    memory, other = Inputs(*(x.clone() for x in inputs)), case.inputs(salt=4)
+    case.run(memory)
+    for x, y in zip(memory, other, strict=True):
+        x.copy_(y)
+    # strides differ, and with them rounding may
+    error = gap(case.run(memory), unused.run(other))
+    yield Measured(error, case.tolerance, f"an output of other numbers in the same memory, {case.place}")
+    shorter = case.other(case.like())
+    shorter.run(case.inputs(min(FEW, case.length), batch=1))
+    yield Measured(gap(shorter.run(inputs), kept), case.bits, f"an output after a shorter sequence, {case.place}")
+    if any(p.requires_grad for p in case.module.parameters()):
+        fresh = case.other(case.like())
+        for each in (shorter, fresh):
+            jitter(each.module, case.seed)
+        error = gap(shorter.run(inputs), fresh.run(inputs))
+        yield Measured(error, case.bits, f"an output after a change of its parameters, {case.place}")
 
 
 def no_side_effects(case: Case) -> Answers:
@@ -133,6 +193,12 @@ def no_side_effects(case: Case) -> Answers:
     before = _global_settings()
     cases = [each for each in case.cases if each.dtype == case.dtype and (case.thorough or each.kind != "many")]
     torch.set_default_dtype(before["the default dtype"])
+    drawn = []
+    for seed in (case.seed, case.seed + 1):
+        build(case.factory, case.shape, seed)
+        drawn.append(_random_states())
+    if drawn[0][0] == drawn[1][0]:
+        yield Measured(1.0, 0.0, "changed: the seed of random numbers, in the constructor")
     # instances that have made no pass yet: the first may change what later ones leave alone
     fresh = []
     for each in cases:
@@ -155,10 +221,15 @@ def _side_effects(case: Case, before: dict[str, Any]) -> Answer:
     random = _random_states()
     case.run(inputs, given)
     after, drawn = _global_settings(), _random_states()
-    case.passes(inputs, given)
+    # what needs no copy, as tokens that are decoded, may be changed where the others are not
+    plain = Inputs(*(x.clone(memory_format=torch.contiguous_format) for x in inputs))
+    arriving = case.grad_output(inputs.query)
+    case.run(plain, given)
+    case.passes(inputs, given, arriving)
     now = dict(case.module.named_buffers())
     found = {
-        "an input": not all(torch.equal(a, b) for a, b in zip(inputs, kept, strict=True)),
+        "an input": not all(torch.equal(a, b) for a, b in zip([*inputs, *plain], [*kept, *kept], strict=True)),
+        "the gradient that arrives": not torch.equal(arriving, case.grad_output(inputs.query)),
         "the mask": not torch.equal(valid, kept_valid),
         "a parameter": any(not torch.equal(p, parameters[n]) for n, p in case.module.named_parameters()),
         "a buffer": any(
@@ -173,6 +244,28 @@ def _side_effects(case: Case, before: dict[str, Any]) -> Answer:
     torch.set_default_dtype(before["the default dtype"])
     changed = [name for name, is_changed in found.items() if is_changed]
     return Measured(float(len(changed)), 0.0, f"changed: {', '.join(changed)}; {case.place}" if changed else "")
+
+
+def compiled(case: Case) -> Answers:
+    """torch.compile, which traces the code without making other, gives what the code gives"""
+    if not case.shape.padding or (not case.shape.causal and case.module.causality is not None):
+        yield NotApplicable("it is asked with padding, and where the variant can look back alone")
+        return
+    inputs = case.inputs()
+    valid = inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3))
+    torch._dynamo.reset()
+    try:
+        traced = torch.compile(case.like(), backend="eager", dynamic=False)
+        with torch.no_grad():
+            states = None if inputs.hidden is None else inputs.hidden[:, 0]
+            found = traced(inputs.query, inputs.key, inputs.value, case.mask(valid), states)
+    except Exception as error:
+        # of the compiler, since the code itself runs
+        yield NotApplicable(f"torch.compile raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        return
+    finally:
+        torch._dynamo.reset()
+    yield Measured(gap(found, case.run(inputs, valid)), case.tolerance, f"output of what is compiled, {case.place}")
 
 
 def bfloat16(case: Case) -> Answers:
@@ -203,10 +296,10 @@ def _half(case: Case, name: str) -> Answers:
     noise = [2 * torch.rand(x.shape, generator=generator).to(x.device) - 1 for x in (exact.query, exact.key)]
     query, key = (x * (1 + epsilon / 2 * y) for x, y in zip((exact.query, exact.key), noise, strict=True))
     nudged = replace(exact, query=query, key=key)
-    masks = [None, inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3))] if case.shape.padding else [None]
-    for valid in masks:
-        expected = single.run(exact, valid)
-        own = row_error(half.run(inputs, valid), expected)
+    padded = [inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3))] if case.shape.padding else []
+    for valid in (*padded, None):
+        expected, output = single.run(exact, valid), half.run(inputs, valid)
+        own = row_error(output, expected)
         ideal = single.other(softmax).run(exact, valid)
         reference = row_error(half.other(softmax).run(inputs, valid), ideal)
         once_more = row_error(single.other(softmax).run(nudged, valid), ideal)
@@ -216,10 +309,19 @@ def _half(case: Case, name: str) -> Answers:
         allowed = math.hypot(HALF_FACTOR * reference, once_more) + row_error(expected.to(dtype), expected)
         masked = "" if valid is None else " with padding"
         yield Measured(own, allowed, f"relative error of a row, {case.words}{masked}; softmax {reference:.1e}")
-        if valid is None and not case.brief:
+        if output.dtype != dtype:
+            yield Measured(1.0, 0.0, f"expected an output in {name}, got {output.dtype}, {case.words}")
+        if not case.brief:
             with torch.autocast(torch.device(case.shape.device).type, dtype=dtype):
-                found = single.run(exact)
-            yield Measured(row_error(found, expected), allowed, f"relative error of a row in autocast, {case.words}")
+                found = single.run(exact, valid)
+            detail = f"relative error of a row in autocast, {case.words}{masked}"
+            yield Measured(row_error(found, expected), allowed, detail)
+    if not case.brief and masks.refusal(case) == "" and case.module.causality == "strict":
+        few = exact.part(0, min(FEW, case.length))
+        with torch.autocast(torch.device(case.shape.device).type, dtype=dtype):
+            found = masks.decoded(single, [few])[0][0]
+        detail = f"relative error of a row decoded in autocast, {few.query.shape[2]} steps"
+        yield Measured(row_error(found, single.run(few)), allowed, detail)
 
 
 def row_error(found: Tensor, expected: Tensor) -> float:

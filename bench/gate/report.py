@@ -16,6 +16,8 @@ from .variant import VariantFactory, VariantSource
 
 LENGTH = 512
 """A multiple of the blocks of every kernel; other properties run one less than that."""
+LONGER = 640
+"""Behind a bound of 512 positions."""
 INTERPRETED_LENGTH = 70
 """Two or three tiles of the kernels; Triton's interpreter takes a thousand times as long as the CPU."""
 DTYPES = ("float32", "bfloat16", "float16")
@@ -37,7 +39,12 @@ class Setting:
     @property
     def heads(self) -> int:
         """More than four in one of them, since a kernel may take heads by fours."""
-        return 6 if self.padding else 2
+        return 8 if self.padding else 2
+
+    @property
+    def length(self) -> int:
+        """Not a power of two where it looks back, since a table or a kernel may end at 512."""
+        return LONGER if self.causal and self.padding else LENGTH
 
     def __str__(self) -> str:
         kind = "cross" if self.cross else "causal" if self.causal else "self"
@@ -139,7 +146,7 @@ def check_variant(
             shape = AttentionShape(
                 heads=heads,
                 head_dim=setting.head_dim if width is None else width // heads,
-                max_length=min(LENGTH, INTERPRETED_LENGTH) if interpreted else LENGTH,
+                max_length=min(LENGTH, INTERPRETED_LENGTH) if interpreted else setting.length,
                 **asdict(setting),
                 dtype=dtype,
                 device=device,

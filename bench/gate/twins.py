@@ -24,7 +24,8 @@ from .variant import VariantFactory, VariantSource, build, with_heads
 FACTOR = 4
 NUDGES = 8
 """Draws of a rounding of the inputs: a score at a kink falls on either side in one of them."""
-HEAD_DIMS = (67, 5)
+HEAD_DIMS = ((67, 2), (5, 8))
+"""Other widths of a head, and how many: more than a kernel may take at once."""
 TOO_LARGE = "float64 has no room for more than 2,048 tokens, or for scores of more than 2 GiB"
 SLOW = {"flex", "triton"}
 """Built or interpreted anew for every shape, which takes seconds."""
@@ -170,8 +171,10 @@ def _sizes(case: Case) -> list[Case]:
         return [case.narrow]
     if "sizes" not in case.memo:
         found = [each for each in case.cases if each.dtype == case.dtype]
-        for head_dim in () if case.interpreted else HEAD_DIMS:
-            shape = with_heads(replace(case.shape, head_dim=head_dim), 2)
+        for head_dim, heads in () if case.interpreted else HEAD_DIMS:
+            shape = replace(case.shape, head_dim=head_dim)
+            every = shape.kv_heads == shape.heads and heads > shape.heads
+            shape = replace(shape, heads=heads, kv_heads=heads) if every else with_heads(shape, heads)
             setting = RunSetting(min(shape.max_length, 47))
             with suppress(Unsupported):
                 found.append(Case(case.factory, shape, setting, case.seed, thorough=case.thorough))

@@ -14,7 +14,7 @@ from ..core.registry import VARIANTS, parameters
 from ..core.spec import Spec
 
 OPENING = 0.1
-"""Standard deviation of the parameters that begin at zero."""
+"""Standard deviation of the entries that begin at zero."""
 
 VariantSource = Spec | str | type[Variant] | Callable[[AttentionShape], Variant]
 
@@ -54,8 +54,8 @@ class VariantFactory:
 def build(source: VariantFactory, shape: AttentionShape, seed: int, **more: Any) -> Variant:
     """A new instance in evaluation mode, on the shape's device; parameters stay in float32 under half precision.
 
-    Parameters that begin at zero, such as a gate that is shut at first, are drawn anew: what lies behind them is to be
-    seen. Raises Unsupported where it refuses the shape.
+    Trained entries that begin at zero, such as a gate that is shut at first, are drawn anew: what lies behind them is
+    to be seen. Raises Unsupported where it refuses the shape.
     """
     # Random projections and patterns are part of a variant: two instances are compared only if they drew the same.
     torch.manual_seed(seed)
@@ -66,8 +66,11 @@ def build(source: VariantFactory, shape: AttentionShape, seed: int, **more: Any)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in variant.parameters():
-            if not parameter.any():
-                parameter.copy_(OPENING * torch.randn(parameter.shape, generator=generator))
+            shut = parameter == 0
+            # what is not trained stays shut, such as the zeros of a fixed pattern
+            if shut.any() and (parameter.requires_grad or shut.all()):
+                drawn = OPENING * torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(torch.where(shut, drawn.to(parameter), parameter))
     variant.to(shape.device)
     return (variant.double() if shape.dtype == "float64" else variant).eval()
 
