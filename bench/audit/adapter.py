@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import typing
 import warnings
 from dataclasses import dataclass, replace
@@ -214,7 +215,9 @@ def _parameters(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """What makes a module takes, by name: defaults, and plain types; the fields of its settings too."""
     if not makes(found):
         return {}, {}
-    plain, defaults, kinds = {bool, int, float, str, type(None)}, {}, {}
+    plain = {bool, int, float, str, type(None)}
+    defaults: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
     holders = [each for each, p in accepted_by(found).items() if each in CONFIGS and p.default is p.empty]
     for made_by in (*(kind_of_settings(found, each) for each in holders), found):
         defaults |= {each: None if p.default is p.empty else p.default for each, p in accepted_by(made_by).items()}
@@ -262,7 +265,8 @@ def _calls(module: Any, twin: Any, call: Call) -> Calls:
             if cache is not None:
                 said = f" · cache {cache.later}"
             if size > ALLOWED:
-                cache, said = None, " · its cache gives other outputs than one pass and is not used"
+                differs = " · its cache gives other outputs than one pass and is not used"
+                cache, said = None, differs if size < math.inf else ""
     return Calls(found, looks_ahead, draws, coarse, cache, said)
 
 

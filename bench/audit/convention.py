@@ -88,13 +88,19 @@ def with_argument(call: Call, name: str, value: str) -> str:
 
     >>> with_argument("m(x, mask=None)[0]", "mask", "~valid"), with_argument("m(x)", "is_causal", "True")
     ('m(x, mask=~valid)[0]', 'm(x, is_causal=True)')
+    >>> with_argument("m(x, state=m.first(len(x)), mask=valid)", "state", "cache")
+    'm(x, state=cache, mask=valid)'
     """
     text = str(call)
-    given = re.search(rf", {name}=[^=]*?(?=, \w+=|\))", text)
-    if given:
-        return f"{text[: given.start()]}, {name}={value}{text[given.end() :]}"
     at = closing(text)
-    return f"{text[:at]}, {name}={value}{text[at:]}"
+    given = re.search(rf", {name}=", text[:at])
+    if not given:
+        return f"{text[:at]}, {name}={value}{text[at:]}"
+    end, depth = given.end(), 0
+    while depth or text[end] not in ",)":
+        depth += (text[end] in "([{") - (text[end] in ")]}")
+        end += 1
+    return f"{text[: given.end()]}{value}{text[end:]}"
 
 
 def closing(call: str) -> int:

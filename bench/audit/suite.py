@@ -57,10 +57,11 @@ def audit_module(
     if unknown:
         raise SelectionError(f"expected by design some of {', '.join(NAMES)}; got {unknown[0]!r}")
     start = time.perf_counter()
-    own, changes = deepcopy(module) if isinstance(module, nn.Module) else module, ()
+    own = deepcopy(module) if isinstance(module, nn.Module) else module
+    own, changes = as_tested(own)
     with torch.random.fork_rng(devices=[]):
         if isinstance(own, nn.Module):
-            own, changes = as_tested(own.eval())
+            own.eval()
             building = (*building, *changes, *redraw_zeros(own))
         try:
             subject = recognise(own, call=call, asks=False)

@@ -236,12 +236,15 @@ def kind_of_settings(target: Any, argument: str) -> Any:
 
 def hints_of(target: Any) -> dict[str, Any]:
     """The annotations of what makes a module; none where one names what is imported for type checkers alone."""
-    function: Any = vars(target).get("__init__", target) if isinstance(target, type) else target
     try:
-        return typing.get_type_hints(function)
+        return typing.get_type_hints(_making(target))
     except Exception:
         # an annotation may be any expression
         return {}
+
+
+def _making(target: Any) -> Any:
+    return vars(target).get("__init__", target) if isinstance(target, type) else target
 
 
 def makes(target: Any) -> bool:
@@ -258,7 +261,7 @@ def accepted_by(target: Any) -> dict[str, inspect.Parameter]:
     skipped = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     try:
         found = [*inspect.signature(target).parameters.items()]
-        told = typing.get_overloads(target.__init__) if isinstance(target, type) else []
+        told = typing.get_overloads(_making(target))
         if told and all(parameter.kind in skipped for _, parameter in found):
             # as torch.nn.GRU has it; the first is the module itself
             found = [*inspect.signature(told[0]).parameters.items()][1:]
