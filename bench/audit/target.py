@@ -265,7 +265,7 @@ def accepted_by(target: Any) -> dict[str, inspect.Parameter]:
         if told and all(parameter.kind in skipped for _, parameter in found):
             # as torch.nn.GRU has it; the first is the module itself
             found = [*inspect.signature(told[0]).parameters.items()][1:]
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         return {}
     return {name: parameter for name, parameter in found if parameter.kind not in skipped}
 
