@@ -1,8 +1,7 @@
 """Foreign attention as a variant: a module or function that was written for anything, called as `recognise` found.
 
-A class or function that makes a module gets what its arguments are named after from the shape, unless a person gives
-it: `mine.py:MyAttention[heads=4]`. A layer becomes a `Layer` with its projections, a function of query, key and value a
-`Variant`; a model of tokens is for `attnbench audit`.
+A layer becomes a `Layer` with its projections, a function of query, key and value a `Variant`; a model of tokens is for
+`attnbench audit`. `target.py` makes the module from the shape.
 """
 
 from __future__ import annotations
@@ -23,38 +22,24 @@ from ...variants.contract import AttentionShape, Layer, Mask, Variant, score_map
 from ..core.errors import SelectionError, Unsupported
 from ..core.spec import Value, value_text
 from ..measure.memory import storages
-from .convention import parameters_of, recognise, sees_future
+from .convention import recognise, sees_future
 from .decoding import ALLOWED, Protocol, protocol
-from .subject import Call, Convention, Inputs, Subject, called, draw, first_tensor
-
-OF_THE_SHAPE: dict[str, tuple[str, ...]] = {
-    "hidden_width": (
-        "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "n_embed", "hidden_dim", "width", "model_dim",
-        "dim_model", "emb_dim", "embedding_dim", "in_features",
-    ),
-    "heads": ("heads", "num_heads", "n_heads", "n_head", "nhead", "nheads", "num_head", "num_attention_heads"),
-    "head_dim": ("head_dim", "dim_head", "d_head", "headdim"),
-    "max_length": (
-        "max_length", "max_len", "max_seq_len", "max_seqlen", "seq_len", "sequence_length", "block_size",
-        "max_position_embeddings", "context_length", "n_ctx",
-    ),
-    "causal": ("causal", "is_causal"),
-    "dropout": ("dropout", "attn_dropout", "attention_dropout", "attn_drop", "attn_pdrop", "dropout_p", "dropout_rate"),
-    "layer": ("layer_idx", "layer_index", "layer_id"),
-}  # fmt: skip
-"""Attributes of an AttentionShape, with the arguments of constructors that are named after them."""
-
-NEEDED_OF_THE_SHAPE = {"heads": ("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads")}
-"""The same where an argument has no default: otherwise the number of key heads is the author's choice."""
-
-CONFIGS = ("config", "cfg", "args", "params", "conf")
-"""An argument that holds all others as attributes."""
-
-STATES = ("x", "hidden_states", "hidden", "states", "inputs", "input")
-"""First arguments of a function that is a layer itself, and none that makes one."""
-
-_ATTRIBUTE = {name: attribute for attribute, names in OF_THE_SHAPE.items() for name in names}
-_NEEDED = _ATTRIBUTE | {name: attribute for attribute, names in NEEDED_OF_THE_SHAPE.items() for name in names}
+from .search import parameters_of
+from .subject import Call, Convention, Inputs, Subject, called, draw, first_tensor, redraw_zeros
+from .target import (
+    ATTRIBUTE,
+    CHANGES,
+    CONFIGS,
+    NEEDED,
+    OF_THE_SHAPE,
+    STATES,
+    accepted_by,
+    as_tested,
+    hints_of,
+    kind_of_settings,
+    made,
+    makes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +64,12 @@ class Foreign(Variant):
     _known: ClassVar[dict[Any, Calls]]
 
     def __new__(cls, shape: AttentionShape, *, call: Call = "", **given: Value) -> Any:
-        module, arguments = cls.made(shape, given)
+        module, arguments = made(cls.target, cls.name, shape, given)
+        module, changes = as_tested(module)
         key = (call, tuple(sorted(given.items())), shape.hidden_width, shape.heads, shape.causal)
         if key not in cls._known:
             with torch.random.fork_rng(devices=[]):
-                twin, _ = cls.made(replace(shape, dropout=0.5), given)
+                twin, _ = as_tested(made(cls.target, cls.name, replace(shape, dropout=0.5), given)[0])
             cls._known[key] = _calls(module, twin, call)
         calls = cls._known[key]
         found = calls.convention
@@ -93,54 +79,29 @@ class Foreign(Variant):
             )
         if found.kind == "layer" and found.shape != (shape.hidden_width,):
             raise Unsupported(f"it takes states of width {found.shape[0]}, and here the width is {shape.hidden_width}")
-        said = ", ".join(f"{name}={value_text(value)}" for name, value in arguments.items())
+        texts = {
+            name: value_text(value) if isinstance(value, bool | int | float | str) else repr(value)
+            for name, value in arguments.items()
+        }
+        said = ", ".join(f"{name}={text}" for name, text in texts.items())
         # who asks for a causal module and gets one that looks ahead has a defect, which the gate is to find
         claims = any(arguments.get(name) is True for name in OF_THE_SHAPE["causal"])
         both = calls.looks_ahead and not found.causal and not claims
         adapter = ForeignLayer if found.kind == "layer" else ForeignAttention
         more = " · looks both ways" if both else calls.cache_text
+        more += "".join(f" · {CHANGES[line]}" for line in changes)
         built = adapter(shape, module, calls, f"{cls.name}({said}) is {found}{more}")
         if both:
             built.causality = None  # type: ignore[misc]
         return built
 
     @classmethod
-    def made(cls, shape: AttentionShape, given: dict[str, Value]) -> tuple[Any, dict[str, Any]]:
-        """The module or function, and the arguments that it was made with."""
-        target = cls.target
-        if isinstance(target, nn.Module):
-            return copy.deepcopy(target), {}
-        if not _makes(target):
-            return target, {}
-        accepted = _accepted(target)
-        arguments: dict[str, Any] = dict(given)
-        for name, parameter in accepted.items():
-            required = parameter.default is parameter.empty
-            attribute = (_NEEDED if required else _ATTRIBUTE).get(name)
-            groups = given.get(name, parameter.default) if name in NEEDED_OF_THE_SHAPE["heads"] else None
-            if name not in given and attribute:
-                arguments[name] = getattr(shape, attribute)
-            elif isinstance(groups, int) and groups > 0 and shape.heads % groups:
-                # some tasks have models of one head; a default of key heads is for more
-                if name in given:
-                    raise Unsupported(f"it has {groups} key heads, which do not divide the {shape.heads} heads here")
-                arguments[name] = math.gcd(groups, shape.heads)
-            elif name not in given and required and name in CONFIGS:
-                return target(_Config(shape, arguments)), given
-            elif name not in given and required:
-                raise SelectionError(f"{cls.name} needs {name!r}, which no model tells; say it: {cls.name}[{name}=…]")
-        module = target(**arguments)
-        if not callable(module):
-            raise SelectionError(f"expected {cls.name} to make a module, got {type(module).__name__}")
-        return module, arguments
-
-    @classmethod
     def sizes(cls, given: dict[str, Any]) -> tuple[int | None, int | None]:
         """The heads, and the width, that it can be built for alone; None where any will do."""
-        said = {_ATTRIBUTE[name]: int(v) for name, v in given.items() if name in _ATTRIBUTE and isinstance(v, int)}
+        said = {ATTRIBUTE[name]: int(v) for name, v in given.items() if name in ATTRIBUTE and isinstance(v, int)}
         width = said.get("hidden_width")
         if isinstance(cls.target, nn.Module):
-            found = recognise(copy.deepcopy(cls.target), call=given.get("call", "")).convention
+            found = recognise(as_tested(copy.deepcopy(cls.target))[0], call=given.get("call", "")).convention
             width = found.shape[0] if found.kind == "layer" else None
         return said.get("heads"), width
 
@@ -236,9 +197,8 @@ def as_variant(found: Any, name: str) -> type[Variant]:
     def described() -> None:
         """Has the parameters of what is named."""
 
-    accepted = _accepted(found) if _makes(found) else {}
-    defaults = {each: None if p.default is p.empty else p.default for each, p in accepted.items()} | {"call": ""}
-    kinds = _hints(found) | {"call": str}
+    defaults, kinds = _parameters(found)
+    defaults, kinds = defaults | {"call": ""}, kinds | {"call": str}
     described.__annotations__ = {each: kinds.get(each, Any) for each in defaults}
     described.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=value) for each, value in defaults.items()]
@@ -251,57 +211,27 @@ def as_variant(found: Any, name: str) -> type[Variant]:
     return type(getattr(found, "__name__", type(found).__name__), (Foreign,), members)
 
 
+def _parameters(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What makes a module takes, by name: defaults, and plain types; the fields of its settings too."""
+    if not makes(found):
+        return {}, {}
+    plain = {bool, int, float, str, type(None)}
+    defaults: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
+    holders = [each for each, p in accepted_by(found).items() if each in CONFIGS and p.default is p.empty]
+    for made_by in (*(kind_of_settings(found, each) for each in holders), found):
+        defaults |= {each: None if p.default is p.empty else p.default for each, p in accepted_by(made_by).items()}
+        hints = hints_of(made_by).items()
+        kinds |= {each: kind for each, kind in hints if {kind} <= plain or set(typing.get_args(kind)) & plain}
+    return defaults, kinds
+
+
 def takes_shape(found: Any) -> bool:
     """Whether it is a function from an AttentionShape to a variant, whatever its one argument is called."""
     if isinstance(found, type | nn.Module):
         return False
     names = list(parameters_of(found))
-    return len(names) == 1 and names[0] not in {*_NEEDED, *CONFIGS, *STATES}
-
-
-class _Config:
-    """The settings of a model under whatever names a layer reads them."""
-
-    def __init__(self, shape: AttentionShape, given: dict[str, Any]):
-        self._shape = shape
-        self.__dict__.update(given)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _NEEDED:
-            return getattr(self._shape, _NEEDED[name])
-        if name == "bias":
-            return True
-        raise AttributeError(f"config has no {name!r}; give it as a parameter, [{name}=…]")
-
-
-def _makes(target: Any) -> bool:
-    """Whether a call makes the module: of a class, or of a function that takes no tensors."""
-    if isinstance(target, nn.Module):
-        return False
-    names = list(parameters_of(target))
-    takes_tensors = [name[:1] for name in names[:3]] == ["q", "k", "v"] or (names[:1] and names[0] in STATES)
-    return isinstance(target, type) or not takes_tensors
-
-
-def _accepted(target: Any) -> dict[str, inspect.Parameter]:
-    """The arguments by which a module is made."""
-    skipped = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
-    try:
-        found = inspect.signature(target).parameters.items()
-    except (TypeError, ValueError):
-        return {}
-    return {name: parameter for name, parameter in found if parameter.kind not in skipped}
-
-
-def _hints(target: Any) -> dict[str, Any]:
-    """Its annotations of plain values; others take whatever is given."""
-    try:
-        found = typing.get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
-    except Exception:
-        # an annotation that names what is imported for type checkers alone
-        return {}
-    plain = {bool, int, float, str, type(None)}
-    return {name: kind for name, kind in found.items() if {kind} <= plain or set(typing.get_args(kind)) & plain}
+    return len(names) == 1 and names[0] not in {*NEEDED, *CONFIGS, *STATES}
 
 
 def _calls(module: Any, twin: Any, call: Call) -> Calls:
@@ -309,6 +239,9 @@ def _calls(module: Any, twin: Any, call: Call) -> Calls:
     with warnings.catch_warnings():
         # of calls that are only tried
         warnings.simplefilter("ignore")
+        if isinstance(module, nn.Module):
+            module = copy.deepcopy(module)
+            redraw_zeros(module)
         found = recognise(module, call=call).convention
         if found.kind == "model":
             return Calls(found)
@@ -332,7 +265,8 @@ def _calls(module: Any, twin: Any, call: Call) -> Calls:
             if cache is not None:
                 said = f" · cache {cache.later}"
             if size > ALLOWED:
-                cache, said = None, " · its cache gives other outputs than one pass and is not used"
+                differs = " · its cache gives other outputs than one pass and is not used"
+                cache, said = None, differs if size < math.inf else ""
     return Calls(found, looks_ahead, draws, coarse, cache, said)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,15 +14,12 @@ import torch
 from torch import Tensor
 
 from ...variants.contract import Mask
-from .convention import REFUSALS, parameters_of, sees_future, with_argument
+from .convention import closing, sees_future, with_argument
 from .experiment import drawing, masks
 from .report import Finding
-from .subject import NAMES, Inputs, Kind, Subject, called, first_tensor
+from .search import CACHES, parameters_of, picked
+from .subject import NAMES, Inputs, Kind, Subject, called
 
-CACHES = (
-    "past_key_values", "past_key_value", "layer_past", "past", "cache_params", "kv_cache", "cache", "state", "states",
-    "initial_state", "prev_state", "prev_hidden", "hx", "h0",
-)  # fmt: skip
 SWITCHES = (
     "use_cache", "return_cache", "return_state", "output_cache", "output_final_state", "return_next_prev_hidden",
     "return_intermediates", "return_hiddens",
@@ -57,13 +55,14 @@ class Protocol:
     """How a subject hands on its cache.
 
     call: the first; argument: what takes the cache; place: where an output holds it, empty where a cache is handed in
-    and filled. whole: later calls get the sequence from its begin, as some libraries have it, and not the new positions
-    alone.
+    and filled. pick: what makes of the output that of the positions, such as `[0]`. whole: later calls get the sequence
+    from its begin, as some libraries have it, and not the new positions alone.
     """
 
     call: str
     argument: str
     place: str
+    pick: str
     whole: bool = False
 
     @property
@@ -80,7 +79,8 @@ class Protocol:
         output = called(call, module, kind, given, Mask(causal=True), seen if given is piece else 0, cache)
         after = eval(f"output{self.place}", {"output": output}) if self.place else cache
         new = piece[0].shape[1]
-        return first_tensor(output)[:, -new:], (seen + new, given if self.whole else None, after)
+        found: Tensor = eval(f"output{self.pick}", {"output": output})
+        return found[:, -new:], (seen + new, given if self.whole else None, after)
 
     def pieces(self, subject: Subject, inputs: Inputs, ends: tuple[int, ...]) -> Tensor:
         """The outputs of all positions, piece by piece."""
@@ -110,9 +110,8 @@ class Protocol:
         if "positions" in self.call:
             yield "    positions = torch.arange(start, end)[None]"
         yield f"    o = {self.later} if start else {self.call}" if self.place else f"    o = {self.later}"
-        output = "o.logits" if str(subject.convention.plain).endswith(".logits") else "o[0]"
         kept = f"cache = o{self.place}; " if self.place else ""
-        yield f"    {kept}parts.append({output}[:, start - end:]); start = end"
+        yield f"    {kept}parts.append(o{self.pick}[:, start - end:]); start = end"
         yield "print((torch.cat(parts, 1) - a).abs().max() / a.std())"
 
 
@@ -186,29 +185,35 @@ def _candidates(subject: Subject) -> Iterator[Protocol]:
     names = parameters_of(subject.module)
     kind = subject.convention.kind
     plain = str(subject.convention.call(padded=False, causal=True))
-    if kind == "qkv" or plain.startswith("<"):
+    if kind == "qkv" or not plain.startswith("m("):
         return
+    call = plain[: closing(plain) + 1]
+    turned = re.search(r"(\.mT|\.transpose\(0, 1\))$", plain[len(call) :])
+    turn = turned[0] if turned else ""
     switch = next((name for name in SWITCHES if name in names or f"{name}=" in plain), "")
-    # without what takes the tensor out of the output
-    call = plain[: plain.rindex(")") + 1]
     call = with_argument(call, switch, "True") if switch else call
     inputs = subject.draw(1, 8)
+    shape = eval(f"x{turn}.shape", {"x": inputs[0]})
     calls = [call, *([with_argument(call, "position_ids", "positions")] if "position_ids" in names else [])]
     for argument in (name for name in CACHES if name in names):
-        handed, places = KeyValues(), []
-        with torch.no_grad(), suppress(*REFUSALS):
-            places = _places(called(call, subject.module, kind, inputs, Mask(causal=True)), argument)
-        yield from (Protocol(each, argument, place) for place in places for each in calls)
-        with torch.no_grad(), suppress(*REFUSALS):
-            called(with_argument(call, argument, "cache"), subject.module, kind, inputs, Mask(causal=True), 0, handed)
-        yield from (Protocol(each, argument, "") for each in calls if handed.kept)
+        handed, found = KeyValues(), []
+        with torch.no_grad(), suppress(Exception):
+            output = called(call, subject.module, kind, inputs, Mask(causal=True))
+            pick = picked(output, shape, kind)
+            found = [(place, pick) for place in _places(output, argument, pick)]
+        yield from (Protocol(each, argument, place, f"{pick}{turn}") for place, pick in found for each in calls)
+        pick = None
+        with torch.no_grad(), suppress(Exception):
+            with_cache = with_argument(call, argument, "cache")
+            pick = picked(called(with_cache, subject.module, kind, inputs, Mask(causal=True), 0, handed), shape, kind)
+        yield from (Protocol(each, argument, "", f"{pick}{turn}") for each in calls if handed.kept and pick is not None)
 
 
-def _places(output: Any, argument: str) -> list[str]:
+def _places(output: Any, argument: str, pick: str | None) -> list[str]:
     """Where an output may hold a cache, the likeliest first."""
     if getattr(output, argument, None) is not None:
         return [f".{argument}"]
-    if not isinstance(output, tuple):
+    if not isinstance(output, tuple) or pick is None:
         return []
-    chosen = first_tensor(output)
-    return [f"[{at}]" for at in reversed(range(len(output))) if output[at] is not None and output[at] is not chosen]
+    places = (f"[{at}]" for at in reversed(range(len(output))) if output[at] is not None)
+    return [place for place in places if place != pick]

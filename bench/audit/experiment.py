@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -92,6 +93,11 @@ def drawing(subject: Subject, batch: int, length: int) -> Iterator[str]:
 def masks(call: object, batch: int, length: int, valid: Tensor | None, causal: bool) -> Iterator[str]:
     """The lines that make the masks that a call names."""
     named = {name for name in ("valid", "seen", "pairs", "bias") if name in str(call)}
+    if re.search(r"\b(positions|rotary)\b(?!=)", str(call)):
+        yield f"positions = torch.arange({length})[None]"
+    if "rotary" in str(call):
+        yield "def rotary(size):\n    rates = 10000.0 ** -(torch.arange(0, size, 2) / size)"
+        yield "    a = positions[..., None] * torch.cat((rates, rates)); return a.cos(), a.sin()"
     if named & {"valid", "pairs", "bias"}:
         yield from assigned("valid", torch.ones(batch, length, dtype=torch.bool) if valid is None else valid)
     if named & {"seen", "pairs", "bias"}:

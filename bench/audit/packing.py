@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from .convention import parameters_of, with_argument
+from .convention import with_argument
 from .experiment import Experiment, confirmed, drawing, masks
 from .report import Finding
+from .search import parameters_of
 from .subject import STILL, Subject, by_position
 
 PACKED = {

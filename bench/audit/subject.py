@@ -6,7 +6,8 @@
 A call is the text of a Python expression, so that what was found is what a person reads, can replace (`--call`) and
 finds again in the lines that reproduce a finding. Its names: `m` the module; `x`, `q`, `k`, `v` or `ids`; `valid`, True
 at tokens; `pairs` (batch, 1, queries, keys), True where a query may see a key; `seen` (queries, keys), the causal part
-of it; `bias`, 0 where `pairs` is True and the lowest number elsewhere; `causal`, whether it is to be causal.
+of it; `bias`, 0 where `pairs` is True and the lowest number elsewhere; `causal`, whether it is to be causal;
+`positions` (1, positions) of the inputs, and `rotary(size)`, their cosines and sines (1, positions, size).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from types import CodeType
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...variants.contract import Mask
 from ..core.errors import SelectionError
@@ -129,11 +130,15 @@ def _compiled(call: str) -> CodeType:
 
 
 def _masks(wanted: set[str], like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:
-    """What a call may name of the mask, and `positions` (1, queries) of the inputs; only what it does name."""
+    """What a call may name of the mask, and `positions` (1, queries) of the inputs; only what it does name.
+
+    `rotary` of a head's size makes the table of these positions: cosines and sines (1, queries, size).
+    """
     found: dict[str, Any] = {"causal": mask.causal}
     batch, device = like.shape[0], like.device
-    if "positions" in wanted:
-        found["positions"] = torch.arange(keys - queries, keys, device=device)[None]
+    if wanted & {"positions", "rotary"}:
+        found["positions"] = positions = torch.arange(keys - queries, keys, device=device)[None]
+        found["rotary"] = lambda size: rotary(positions, size, like.dtype)
     if "valid" in wanted:
         valid = torch.ones(batch, keys, dtype=torch.bool, device=device)
         found["valid"] = valid if mask.valid is None else mask.valid
@@ -149,6 +154,13 @@ def _masks(wanted: set[str], like: Tensor, queries: int, keys: int, mask: Mask) 
         bias = torch.zeros(pairs.shape, dtype=dtype, device=device)
         found["bias"] = bias.masked_fill(~pairs, torch.finfo(dtype).min)
     return found
+
+
+def rotary(positions: Tensor, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (1, positions, size) of rotary positions at base 10,000, whose two halves are the same."""
+    rates = 10000.0 ** -(torch.arange(0, size, 2, device=positions.device) / size)
+    angles = positions[..., None] * torch.cat((rates, rates))
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def first_tensor(output: Any) -> Tensor:
@@ -186,3 +198,14 @@ def changed(subject_kind: Kind, inputs: Inputs, where: Tensor, vocabulary: int =
 def by_position(output: Tensor, kind: Kind) -> Tensor:
     """(batch, positions, …) of any output."""
     return output.transpose(1, 2) if kind == "qkv" else output
+
+
+def redraw_zeros(module: nn.Module) -> tuple[str, ...]:
+    """Draws the parameters that begin at zero: a gate that is closed would hide what is behind it."""
+    torch.manual_seed(3)
+    zero = [each for each in module.parameters() if each.numel() and not bool(each.any())]
+    for each in zero:
+        nn.init.normal_(each, std=0.2)
+    if not zero:
+        return ()
+    return ("torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",)

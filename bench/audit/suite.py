@@ -13,9 +13,11 @@ from torch import nn
 
 from ..core.errors import SelectionError
 from . import decoding, future, numerics, packing, padding
-from .convention import REFUSALS, Unclear, recognise, says_causal
+from .convention import recognise, says_causal
 from .report import AuditReport, Finding
-from .subject import Call, Subject
+from .search import Unclear
+from .subject import Call, Subject, redraw_zeros
+from .target import CHANGES, as_tested
 
 TESTS: dict[str, Callable[[Subject, bool], Finding]] = {
     "future": future.future,
@@ -56,10 +58,11 @@ def audit_module(
         raise SelectionError(f"expected by design some of {', '.join(NAMES)}; got {unknown[0]!r}")
     start = time.perf_counter()
     own = deepcopy(module) if isinstance(module, nn.Module) else module
+    own, changes = as_tested(own)
     with torch.random.fork_rng(devices=[]):
         if isinstance(own, nn.Module):
             own.eval()
-            building = (*building, *redraw_zeros(own))
+            building = (*building, *changes, *redraw_zeros(own))
         try:
             subject = recognise(own, call=call, asks=False)
         except Unclear as question:
@@ -72,7 +75,7 @@ def audit_module(
     findings = [replace(each, verdict="by design") if own else each for each, own in zip(findings, chosen, strict=True)]
     return AuditReport(
         target=name,
-        convention=str(subject.convention),
+        convention=" · ".join((str(subject.convention), *(CHANGES[line] for line in changes))),
         findings=tuple(findings),
         building=building,
         seconds=time.perf_counter() - start,
@@ -83,17 +86,6 @@ def _tested(name: str, subject: Subject, claims: bool) -> Finding:
     """A subject that refuses the call of one test has failed no other."""
     try:
         return TESTS[name](subject, claims)
-    except REFUSALS as error:
+    except Exception as error:
         reason = " ".join(str(error).split())[:80]
         return Finding(name=name, verdict="note", text=f"not tested, raises {type(error).__name__}: {reason}")
-
-
-def redraw_zeros(module: nn.Module) -> tuple[str, ...]:
-    """Draws the parameters that begin at zero: a gate that is closed would hide what is behind it."""
-    torch.manual_seed(3)
-    zero = [each for each in module.parameters() if each.numel() and not bool(each.any())]
-    for each in zero:
-        nn.init.normal_(each, std=0.2)
-    if not zero:
-        return ()
-    return ("torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",)

@@ -101,6 +101,15 @@ class Handed(Cached):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=pairs)
 
 
+class Turned(Cached):
+    """(positions, batch, width), and a state that comes first."""
+
+    def forward(self, x, state=None):  # type: ignore[no-untyped-def]
+        seen = 0 if state is None or self.forgets else state[0].shape[1]
+        mixed, past = self.attend(x.transpose(0, 1), state, seen)
+        return past, mixed.transpose(0, 1)
+
+
 class Placed(Cached):
     """Has to be told the positions."""
 
@@ -283,7 +292,7 @@ def test_a_call_that_is_given_replaces_what_would_be_found(call: object) -> None
         as_variant(Configured, "mine")(SHAPE, call="m(x")
 
 
-@pytest.mark.parametrize("made", [Legacy, Handed, Placed, Recurrent, Whole])
+@pytest.mark.parametrize("made", [Legacy, Handed, Turned, Placed, Recurrent, Whole])
 def test_a_cache_of_others_decodes_as_one_pass(made: type[Cached]) -> None:
     torch.manual_seed(seed(6))
     variant = as_variant(made, "mine")(SHAPE)
@@ -306,6 +315,22 @@ def test_a_cache_that_differs_from_one_pass_is_not_used() -> None:
     for made in (Legacy, Recurrent):
         variant = as_variant(made, "mine")(SHAPE, forgets=True)
         assert not variant.decodes and "not used" in variant.found
+
+
+def test_a_cache_that_the_given_call_does_not_take_is_not_spoken_of() -> None:
+    found = as_variant(Recurrent, "mine")(SHAPE, call="m(x, x.new_zeros(len(x), 16))[0]").found
+    assert "cache" not in found
+
+
+def test_an_output_that_begins_at_zero_hides_no_argument_for_padding() -> None:
+    class Shut(Grouped):
+        def __init__(self, dim, num_heads):  # type: ignore[no-untyped-def]
+            super().__init__(dim, num_heads)
+            nn.init.zeros_(self.out.weight)
+
+    variant = as_variant(Shut, "mine")(SHAPE)
+    assert not variant.calls.convention.mask_ignored and not variant.module.out.weight.any()
+    assert variant.supports(replace(SHAPE, padding=True)) is None
 
 
 def test_padding_behind_all_tokens_needs_no_argument_where_nothing_looks_ahead() -> None:

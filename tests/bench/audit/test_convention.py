@@ -68,6 +68,65 @@ class Causal(Layer):
         return {"out": self.attend(x, None, True)}
 
 
+class SequenceFirst(Layer):
+    """(positions, batch, width), and nothing looks ahead."""
+
+    def forward(self, x, key_padding_mask=None):
+        keep = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
+        ahead = torch.ones(len(x), len(x), dtype=torch.bool).tril()
+        return self.attend(x.transpose(0, 1), ahead if keep is None else ahead & keep).transpose(0, 1), None
+
+
+class ChannelsFirst(Layer):
+    def forward(self, x):
+        return self.attend(x.mT, None, True).mT
+
+
+class KeywordsAlone(Layer):
+    def forward(self, *, hidden_states, attention_mask=None):
+        return self.attend(hidden_states, None if attention_mask is None else attention_mask[:, None, None])
+
+
+class AnyKeywords(Layer):
+    def forward(self, **kwargs):
+        return self.attend(kwargs["hidden_states"], None)
+
+
+class Turned(Layer):
+    """Rotary positions from a table that is passed in."""
+
+    def attend(self, x, table, causal=False):
+        q, k, v = self.projections(x).view(*x.shape[:2], 3, 4, 12).permute(2, 0, 3, 1, 4)
+        cos, sin = (each[:, None] for each in table)
+        q, k = (each * cos + torch.cat([-each[..., 6:], each[..., :6]], -1) * sin for each in (q, k))
+        return self.output(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class TablePassedIn(Turned):
+    heads = 4
+
+    def forward(self, hidden_states, position_embeddings=None):
+        return self.attend(hidden_states, position_embeddings)
+
+
+class PositionsPassedIn(Turned):
+    def forward(self, x, positions):
+        angles = positions[..., None] * 0.1 ** torch.arange(6).repeat(2)
+        return self.attend(x, (angles.cos(), angles.sin()))
+
+
+class StateFirst(Layer):
+    """A sum of the past; the state comes first, and has to be passed in."""
+
+    def forward(self, x, state):
+        past = self.projections(x)[..., :48].cumsum(1) + (0 if state is None else state[:, None])
+        return past[:, -1], past
+
+
+def by_name(*, query, key, value, is_causal=False):
+    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -90,6 +149,17 @@ class Model(nn.Module):
         (Dropping(), "layer", "m(x)", "m(x, mask=~valid)", ""),
         (Keeping(), "layer", "m(x)", "m(x, mask=valid)", ""),
         (Causal(), "layer", "m(x)['out']", "", ""),
+        (SequenceFirst(), "layer", "m(x.transpose(0, 1))[0].transpose(0, 1)",
+         "m(x.transpose(0, 1), key_padding_mask=~valid)[0].transpose(0, 1)", ""),
+        (ChannelsFirst(), "layer", "m(x.mT).mT", "", ""),
+        (KeywordsAlone(), "layer", "m(hidden_states=x)", "m(hidden_states=x, attention_mask=valid)", ""),
+        (AnyKeywords(), "layer", "m(hidden_states=x)", "", ""),
+        (by_name, "qkv", "m(query=q, key=k, value=v)", "", "m(query=q, key=k, value=v, is_causal=True)"),
+        (TablePassedIn(), "layer", "m(x, position_embeddings=rotary(12))", "", ""),
+        (PositionsPassedIn(), "layer", "m(x, positions=positions)", "", ""),
+        (StateFirst(), "layer", "m(x, state=None)[1]", "", ""),
+        (nn.GRU(32, 32), "layer", "m(x.transpose(0, 1))[0].transpose(0, 1)", "", ""),
+        (torch.compile(Keeping(), backend="eager"), "layer", "m(x)", "m(x, mask=valid)", ""),
         (Model(), "model", "m(ids)", "m(ids, mask=valid)", ""),
         (nn.MultiheadAttention(32, 4, batch_first=True), "layer", "m(x, x, x)[0]",
          "m(x, x, x, key_padding_mask=~valid)[0]", "m(x, x, x, attn_mask=~seen)[0]"),
@@ -143,6 +213,44 @@ def test_a_given_call_replaces_the_search(call):
     subject, x = recognise(Blurred(), call=call), torch.randn(2, 64, 48)
     assert subject.convention.kind == "layer"
     assert torch.equal(subject((x,), VALID), subject.module(x, VALID))
+
+
+def test_a_table_of_rotary_positions_is_that_of_the_positions():
+    module, x = TablePassedIn(), torch.randn(2, 9, 48)
+    angles = torch.arange(9)[:, None] * 10000.0 ** -(torch.arange(0, 12, 2) / 12).repeat(2)
+    assert torch.allclose(recognise(module)((x,)), module(x, (angles.cos()[None], angles.sin()[None])), atol=1e-6)
+
+
+def test_what_no_trial_gives_is_asked_for_by_name():
+    class Needs(Layer):
+        def forward(self, x, memory):
+            return self.attend(x + memory, None)
+
+    with pytest.raises(Unclear, match=r"how is it called.*`--call`, such as 'm\(x, memory=…\)'"):
+        recognise(Needs())
+    assert recognise(Needs(), call="m(x, memory=1.0)").convention.plain == "m(x, memory=1.0)"
+
+
+def test_a_module_that_raises_errors_of_its_own_is_tried_further():
+    class OwnError(Exception):
+        pass
+
+    class Strict(Layer):
+        def forward(self, x, mask=None):
+            if mask is not None and mask.dtype != torch.long:
+                raise OwnError
+            return self.attend(x, None if mask is None else mask[:, None, None].bool())
+
+    assert recognise(Strict()).convention.padded == "m(x, mask=valid.long())"
+
+
+def test_a_layer_of_transformers_is_causal_by_the_mask_of_its_model():
+    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaConfig
+
+    config = LlamaConfig(hidden_size=64, num_attention_heads=4, num_key_value_heads=2)
+    found = recognise(LlamaAttention(config, layer_idx=0)).convention
+    call = "m(x, position_embeddings=rotary(16), attention_mask=bias)[0]"
+    assert (found.plain, found.causal, found.padded_causal) == (call.replace(", attention_mask=bias", ""), call, call)
 
 
 def test_training_mode_is_as_before():
