@@ -304,21 +304,11 @@ def _open_question(reasons: Sequence[str]) -> str:
     return f"{counts[word]} of {len(reasons)} open variants {'was' if counts[word] == 1 else 'were'} {UNKNOWN[word]}"
 
 
-def _machine_words(table: ResultTable, machine_id: str) -> str:
-    """The machine as a person names it, such as `AMD EPYC, 2 cores`."""
-    found = table.machines.get(machine_id)
-    if found is None:
-        return f"machine {machine_id}"
-    processor = found.processor.partition(" (")[0]
-    used = "" if found.threads == found.cores else f"{found.threads} of "
-    return ", ".join([*found.accelerators[:1], processor, f"{used}{counted(found.cores, 'core')}"])
-
-
 def _notes(
     table: ResultTable, timed: BoardKey, left_out: Sequence[BoardKey], judged: list[BoardKey],
     requirements: Requirements,
 ) -> Iterator[Note]:  # fmt: skip
-    where = f"from {timed.task} ({timed.preset}) on {_machine_words(table, timed.machine)} ({timed.machine})"
+    where = f"from {timed.task} ({timed.preset}) on {table.machines[timed.machine].words} ({timed.machine})"
     here = dict.fromkeys(shlex.quote(q.task) for q in left_out if q.machine == timed.machine and q.task != timed.task)
     elsewhere = dict.fromkeys(q.machine for q in left_out if q.machine != timed.machine)
     others = "".join(
