@@ -83,7 +83,7 @@ class Command(TyperCommand):
     """A command that refuses an option given twice, of which the parser would silently take the last."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        given: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
         for param in given:
             if given.count(param) > 1 and param.nargs == 1 and not (param.multiple or param.is_flag):
                 ctx.fail(f"{param.opts[0]} is given twice; it takes one value, or one list with commas")
