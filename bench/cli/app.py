@@ -32,6 +32,7 @@ from .output import flush, give_up, say, tolerate_any_encoding, warn, warn_of
 from .pages import dashboard, explain
 from .plugin import new
 from .probe import probe
+from .record import record
 from .run import plan, run
 from .sample import sample
 from .sharing import app as results
@@ -97,7 +98,7 @@ GROUPS: dict[str, dict[str, Function | typer.Typer]] = {
         "list": list_, "show": show, "sample": sample, "inspect": inspect,
     },
     "Own": {"check": check, "audit": audit, "probe": probe, "new": new},
-    "Share": {"merge": merge, "validate": validate, "results": results},
+    "Share": {"record": record, "merge": merge, "validate": validate, "results": results},
 }  # fmt: skip
 """All commands, in the order of the help."""
 
