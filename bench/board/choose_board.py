@@ -12,7 +12,7 @@ from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import SelectionError
 from ..core.metrics import ACCURACY, Metric, check_margin
 from ..core.record import Outcome
-from ..core.spec import Spec
+from ..core.spec import Spec, parse_value
 from ..score.contrasts import Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
@@ -59,6 +59,15 @@ class Requirements:
         """The margin of a metric that is judged with those `beside`."""
         is_meant = metric.name == ACCURACY.name or {each.name for each in beside} == {metric.name}
         return self.margin if self.margin is not None and is_meant else metric.margin
+
+
+def tokens_of(length: int | str) -> int:
+    """A length in tokens; a model's 32k is 32,768, as everywhere in the field. Raises SelectionError for other text."""
+    text = str(length).strip().lower()
+    tokens = int(text[:-1]) * 1024 if text[:-1].isdecimal() and text.endswith("k") else parse_value(text)
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= 2**40:
+        raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
+    return tokens
 
 
 def board_for_choice(
