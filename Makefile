@@ -53,7 +53,7 @@ soak: $(VENV)/.test
 	ATTNBENCH_TEST_SEED=$(SEED) $(PYTEST) -m soak
 	@echo 'soak passed: seed $(SEED), commit '$$(git rev-parse --short HEAD)', '$$(date -u +%FT%TZ)
 
-# all that a machine with a GPU is wanted for, into build/gpu; without one it says so (docs/gpu.md)
+# what a machine with a GPU is wanted for, in twenty minutes: build/gpu, a folder to send back (docs/gpu.md)
 gpu: $(VENV)/.demo
 	$(BIN)/python tools/gpu/everything.py --out build/gpu
 

@@ -25,7 +25,7 @@ from .core.errors import AttnbenchError as AttnbenchError
 from .core.errors import PluginError, SelectionError
 from .core.log import LOG
 from .core.registry import TASKS, VARIANTS
-from .core.spec import Spec, bytes_of, parse_selection, parse_value
+from .core.spec import Spec, bytes_of, parse_selection
 from .process.ask import ask, asking
 from .run.audit import audit as audit
 from .store.records import Records
@@ -160,6 +160,7 @@ def boards(
     mode: Mode | None = None,
     margin: float | None = None,
     published: bool = False,
+    history: bool = False,
     notice: Notice = LOG.warning,
     **filters: Unpack[Filters],
 ) -> list[Board]:
@@ -167,16 +168,20 @@ def boards(
 
     suite: average over the tasks of this suite instead. lengths: only cost over lengths. mode: `step`, `forward` or
     `decode`, of boards of cost alone. margin: points worse than the reference that still count as no worse; None for
-    each task's own. published: what papers reported beside ours, never ranked with it. filters: see `Filters`.
+    each task's own. published: what papers reported beside ours, never ranked with it. history: of each board only
+    when its numbers were measured and by which code. filters: see `Filters`.
     Raises StoreError where the folder has no Records, SelectionError where the filters leave none.
 
     >>> print(attnbench.boards("results", task="lra-text")[0].to_pandas())                         # doctest: +SKIP
     """
+    from .board.history import board_of_history
     from .board.published import with_published
     from .board.select import scored
     from .plan.suite import load_suite
 
     table, predictions, keys = _answered(results, notice, filters)
+    if history:
+        return [board_of_history(table, key) for key in keys]
     declared = None if suite is None else load_suite(suite).declaration
     found = scored(table, predictions, keys, margin, suite=declared, lengths=lengths, mode=mode)
     return with_published(found, suite) if published else found
@@ -255,18 +260,13 @@ def choose(
     length: tokens, or text such as `16k`, which is 16,384. memory: bytes, or text such as `40GB`, that a training step,
     or decoding one sequence, may hold. Raises SelectionError where nothing was timed at that length.
     """
-    from .board.choose_board import Requirements, board_for_choice
+    from .board.choose_board import Requirements, board_for_choice, tokens_of
     from .score.key import BoardFilter, board_keys
 
-    text = str(length).strip().lower()
-    # a model's 32k is 32,768, as everywhere in the field
-    tokens = int(text[:-1]) * 1024 if text[:-1].isdecimal() and text.endswith("k") else parse_value(text)
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= 2**40:
-        raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
     limit = None if memory is None else bytes_of(str(memory))
     table, predictions, keys = _answered(results, notice, filters)
     others = board_keys(table, BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine")))
-    wanted = Requirements(length=tokens, mode=mode, memory_bytes=limit, margin=margin)
+    wanted = Requirements(length=tokens_of(length), mode=mode, memory_bytes=limit, margin=margin)
     return board_for_choice(table, keys, wanted, predictions, others)
 
 

@@ -64,7 +64,8 @@ def ability_table(reports: Sequence[Report]) -> AbilityTable | None:
             known = {report.name: _cost_cells(report) for report in swept}
             best = max(swept, key=lambda report: (len(known[report.name].keys() & set(rows)), -len(report.name)))
             length = max(point["length"] for point in best.lengths)
-            column = Ability(title=f"{title}, {length:,} tokens", report=best.name, unit=f"against {REFERENCE}")
+            unit = f"against {REFERENCE}, {best.timed_on}"
+            column = Ability(title=f"{title}, {length:,} tokens", report=best.name, unit=unit)
             columns.append((column, known[best.name]))
     rows.sort(key=lambda name: name != REFERENCE)
     return AbilityTable(

@@ -96,6 +96,7 @@ def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step"
         name=board.name,
         board=board,
         lengths=tuple(_lengths(table, sweep, mode)),
+        timed_on=table.machines[board_keys[-1].machine].words,
         commands=_commands(board_keys[-1], runs),
         **_origin(table, runs),
     )

@@ -12,7 +12,7 @@ from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import SelectionError
 from ..core.metrics import ACCURACY, Metric, check_margin
 from ..core.record import Outcome
-from ..core.spec import Spec
+from ..core.spec import Spec, parse_value
 from ..score.contrasts import Contrasts
 from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
@@ -59,6 +59,15 @@ class Requirements:
         """The margin of a metric that is judged with those `beside`."""
         is_meant = metric.name == ACCURACY.name or {each.name for each in beside} == {metric.name}
         return self.margin if self.margin is not None and is_meant else metric.margin
+
+
+def tokens_of(length: int | str) -> int:
+    """A length in tokens; a model's 32k is 32,768, as everywhere in the field. Raises SelectionError for other text."""
+    text = str(length).strip().lower()
+    tokens = int(text[:-1]) * 1024 if text[:-1].isdecimal() and text.endswith("k") else parse_value(text)
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= 2**40:
+        raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
+    return tokens
 
 
 def board_for_choice(
@@ -304,21 +313,11 @@ def _open_question(reasons: Sequence[str]) -> str:
     return f"{counts[word]} of {len(reasons)} open variants {'was' if counts[word] == 1 else 'were'} {UNKNOWN[word]}"
 
 
-def _machine_words(table: ResultTable, machine_id: str) -> str:
-    """The machine as a person names it, such as `AMD EPYC, 2 cores`."""
-    found = table.machines.get(machine_id)
-    if found is None:
-        return f"machine {machine_id}"
-    processor = found.processor.partition(" (")[0]
-    used = "" if found.threads == found.cores else f"{found.threads} of "
-    return ", ".join([*found.accelerators[:1], processor, f"{used}{counted(found.cores, 'core')}"])
-
-
 def _notes(
     table: ResultTable, timed: BoardKey, left_out: Sequence[BoardKey], judged: list[BoardKey],
     requirements: Requirements,
 ) -> Iterator[Note]:  # fmt: skip
-    where = f"from {timed.task} ({timed.preset}) on {_machine_words(table, timed.machine)} ({timed.machine})"
+    where = f"from {timed.task} ({timed.preset}) on {table.machines[timed.machine].words} ({timed.machine})"
     here = dict.fromkeys(shlex.quote(q.task) for q in left_out if q.machine == timed.machine and q.task != timed.task)
     elsewhere = dict.fromkeys(q.machine for q in left_out if q.machine != timed.machine)
     others = "".join(

@@ -26,6 +26,7 @@ EXAMPLES = {
     "inspect": "attnbench inspect 3f2a --example 0",
     "explain": "attnbench explain --variants softmax,sparsemax",
     "convert": "attnbench convert ./my-model --to entmax15 --text text.txt",
+    "record": "attnbench record mine.py:MyAttention",
     "merge": "attnbench merge FOLDER --results results",
     "validate": "attnbench validate FOLDER",
     "doctor": "attnbench doctor --noise",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from ..core.errors import AttnbenchError, StoreError
 from ..process.ask import Reporter, Request, ask, asking
@@ -26,11 +27,12 @@ from .doctor import doctor
 from .in_child import LeftToChild
 from .inspect import inspect
 from .leaderboard import leaderboard
-from .options import Command
+from .options import Command as Function
 from .output import flush, give_up, say, tolerate_any_encoding, warn, warn_of
 from .pages import dashboard, explain
 from .plugin import new
 from .probe import probe
+from .record import record
 from .run import plan, run
 from .sample import sample
 from .sharing import app as results
@@ -78,14 +80,25 @@ def options(
     """Benchmark attention variants: quality, speed, memory and sparsity, in one record."""
 
 
-GROUPS: dict[str, dict[str, Command | typer.Typer]] = {
+class Command(TyperCommand):
+    """A command that refuses an option given twice, of which the parser would silently take the last."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
+        for param in given:
+            if given.count(param) > 1 and param.nargs == 1 and not (param.multiple or param.is_flag):
+                ctx.fail(f"{param.opts[0]} is given twice; it takes one value, or one list with commas")
+        return super().parse_args(ctx, args)
+
+
+GROUPS: dict[str, dict[str, Function | typer.Typer]] = {
     "Measure": {"run": run, "plan": plan, "status": status, "data": data, "convert": convert, "doctor": doctor},
     "Read": {
         "leaderboard": leaderboard, "compare": compare, "choose": choose, "dashboard": dashboard, "explain": explain,
         "list": list_, "show": show, "sample": sample, "inspect": inspect,
     },
     "Own": {"check": check, "audit": audit, "probe": probe, "new": new},
-    "Share": {"merge": merge, "validate": validate, "results": results},
+    "Share": {"record": record, "merge": merge, "validate": validate, "results": results},
 }  # fmt: skip
 """All commands, in the order of the help."""
 
@@ -94,9 +107,11 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 for _group, _commands in GROUPS.items():
     for _name, _command in _commands.items():
         if isinstance(_command, typer.Typer):
+            for _each in _command.registered_commands:
+                _each.cls = Command
             app.add_typer(_command, name=_name, rich_help_panel=_group)
         else:
-            app.command(_name, epilog=example_of(_name), rich_help_panel=_group)(_command)
+            app.command(_name, cls=Command, epilog=example_of(_name), rich_help_panel=_group)(_command)
 
 
 def run_app() -> int:

@@ -97,6 +97,13 @@ class Machine:
         return f"{self.id}-{self.threads}t"
 
     @property
+    def words(self) -> str:
+        """As a person names it, such as `AMD EPYC, 2 cores`."""
+        used = "" if self.threads == self.cores else f"{self.threads} of "
+        cores = f"{used}{self.cores} core{'s' * (self.cores != 1)}"
+        return ", ".join([*self.accelerators[:1], self.processor.partition(" (")[0], cores])
+
+    @property
     def described_id(self) -> str:
         """The `id` of a machine of this description: a hash of all that decides a speed but the threads."""
         # memory in GiB, since what the system reports moves a little between two starts

@@ -23,8 +23,8 @@ from attnbench.docs.generator.repository import ROOT, markdown_files
 
 START = ("index", "getting-started", "reading-a-board", "concepts", "statistics", "choosing", "commands")
 GUIDES = (
-    "own-variant", "own-kernel", "own-data", "reading-records", "public-board", "clusters", "gpu", "huggingface",
-    "atom-maps",
+    "own-variant", "own-kernel", "own-data", "reading-records", "records", "public-board", "clusters", "gpu",
+    "huggingface", "atom-maps",
 )  # fmt: skip
 """The order of the pages of docs/; a page that stands in no list here is the last of the guides."""
 

@@ -34,7 +34,17 @@ class TinyShakespeare(LanguageModelingTask):
     paper: ClassVar[str] = "Karpathy 2015, The Unreasonable Effectiveness of Recurrent Neural Networks (char-rnn)"
     metric: ClassVar[Metric] = METRICS["bits_per_character"].with_chance(8.0)
 
-    recipes: ClassVar[Mapping[str, Recipe]] = {"quick": LanguageRecipe(validation_examples=None, test_examples=None)}
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "quick": LanguageRecipe(validation_examples=None, test_examples=None),
+        # frozen, as a test holds: the rows of the record table are compared over years (docs/records.md)
+        "record": LanguageRecipe(positions="rope", validation_examples=None, test_examples=None),
+        # the size of nanoGPT's character model
+        "record-gpu": LanguageRecipe(
+            layers=6, width=384, heads=6, feed_forward=1536, dropout=0.2, positions="rope", length=256, stride=128,
+            batch=64, steps=2_000, learning_rate=1e-3, validation_examples=None, test_examples=None,
+            precision="bfloat16",
+        ),
+    }  # fmt: skip
 
     def sources(self, place: DataPlace) -> Sequence[DataSource]:
         file = ArchiveSource(task=NAME, remote=REMOTE, read=read, estimate="a second and 2 MB")

@@ -10,8 +10,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from fake_cuda import install
 from torch import Tensor
+from typer.testing import CliRunner
 
+from attnbench.bench.cli.app import app
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.suite import load_suite
@@ -58,6 +61,38 @@ def test_the_steps_are_those_that_were_asked_for() -> None:
     assert {"pt-2x64", "lra-listops", "3"} <= set(found["lra"].split())
     # each step of hours comes after all of minutes
     assert [step.minutes for step in everything.steps(rehearse=False)][-1] > 500
+
+
+@pytest.mark.parametrize(("words", "count"), [([], 2), (["--all"], 7), (["--steps", "serving", "lra"], 2)])
+def test_the_bundle_of_a_gpu_is_two_steps_and_all_of_them_are_seven(
+    words: list[str], count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(monkeypatch)
+    taken: list[list[str]] = []
+
+    def done(step: object, out: Path, device: str) -> dict[str, object]:
+        taken.append(step.command(out, device))  # type: ignore[attr-defined]
+        return dict.fromkeys(("step", "outcome", "about", "found", "log"), "") | {"seconds": 1, "exit_code": 0}
+
+    monkeypatch.setattr(everything, "done", done)
+    monkeypatch.setattr(sys, "argv", ["everything.py", "--out", str(tmp_path), *words])
+    assert everything.main() == 0 and len(taken) == count
+    ours = [command for command in taken if "attnbench" in command]
+    assert ours and all(
+        command[-4:] == ["--device", "cuda", "--results", str(tmp_path / "results")] for command in ours
+    )
+    assert f"merge {tmp_path}/results" in capsys.readouterr().out
+
+
+@pytest.mark.slow  # trains nothing, but compiles a kernel for the interpreter and runs six processes
+def test_a_rehearsed_bundle_is_merged_by_the_one_who_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["everything.py", "--out", str(tmp_path / "gpu"), "--rehearse"])
+    assert everything.main() == 0
+    sent = tmp_path / "gpu"
+    assert {"summary.json", "boards.md", "check.json", "check.log"} <= {path.name for path in sent.iterdir()}
+    merged = CliRunner().invoke(app, ["merge", str(sent / "results"), "--results", str(tmp_path / "ours")])
+    assert merged.exit_code == 0 and " added, 0 known already, 0 left out" in merged.output
+    assert "0 errors" in CliRunner().invoke(app, ["validate", str(tmp_path / "ours")]).output
 
 
 def test_a_step_that_fails_or_hangs_is_told_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,3 +197,24 @@ def test_adasplash_gets_the_lengths_that_it_takes(queries: int, keys: int, monke
     query, key, value = (torch.randn(2, heads, n, 16) for heads, n in ((4, queries), (2, keys), (2, keys)))
     found = adasplash.AdaSplash(SHAPE)(query, key, value, Mask(causal=True))
     assert torch.allclose(found, ours(query, key, value, Mask(causal=True)), atol=1e-6)
+
+
+def test_the_seeds_of_a_claim_are_those_of_the_two_sample_t_test(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    noise = script("record_noise", TOOLS)
+    bits = (2.4, 2.5, 2.6)
+    where = SimpleNamespace(name="bits_per_character", where={"split": "test"})
+    cells = [SimpleNamespace(lane="train", variant=Spec("softmax"), seed=seed) for seed in range(3)]
+    records = [
+        SimpleNamespace(cell=cell, measurements=[SimpleNamespace(**vars(where), value=value)])
+        for cell, value in zip(cells, bits, strict=True)
+    ]
+    monkeypatch.setattr(noise.attnbench, "records", lambda folder: records)
+    monkeypatch.setattr(sys, "argv", ["record_noise.py", str(tmp_path)])
+    noise.main()
+    first, *claims = capsys.readouterr().out.split("\n")
+    assert first == "softmax at 3 seeds: 2.5000 bits per character, standard deviation 0.1000"
+    # Cohen 1988: an effect of one standard deviation needs 17 a group
+    assert "a gain of 0.1 bits is found in 4 of 5 tries with 17 seeds of each" in claims
+    assert "a gain of 0.01 bits is found in 4 of 5 tries with more than 100 seeds of each" in claims

@@ -1,10 +1,10 @@
-"""All that a machine with a GPU is wanted for, in one command: `python tools/gpu/everything.py --out FOLDER`.
+"""What a machine with a GPU is wanted for: `python tools/gpu/everything.py --out FOLDER`, about twenty minutes.
 
-Are the kernels right, how fast are they, what do they cost inside a compiled block, how do they decode, and what is
-learned with them. A process for each step, with a time limit of its own; what is measured already is not measured
-again, so that the command goes on where it was stopped. The answers of the boards come after the steps, and last a
-short table; beside them are `summary.json`, `boards.json` and `boards.md`. `--rehearse` tries all of it at tiny sizes
-on a CPU.
+Are the kernels right, and how fast are they: a folder to send back, whose Records `attnbench merge` takes. `--all` adds
+hours: what they cost inside a compiled block, how they decode, and what is learned with them. A process for each step,
+with a time limit of its own; what is measured already is not measured again, so that the command goes on where it was
+stopped. The answers of the boards come after the steps, and last a short table; beside them are `summary.json`,
+`boards.json` and `boards.md`. `--rehearse` tries it at tiny sizes on a CPU.
 """
 
 import argparse
@@ -22,6 +22,8 @@ HERE = Path(__file__).parent
 
 OURS = "rela,sparsemax,entmax15"
 LEARNING = "rela,entmax15"
+BUNDLE = ("check", "kernels-short")
+"""The steps of twenty minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +175,9 @@ def table(found: list[dict[str, object]]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gpu"), help="folder of logs, Records, boards and the summary")
-    parser.add_argument("--steps", nargs="+", metavar="NAME", help="these alone, in the order of all")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--steps", nargs="+", metavar="NAME", default=BUNDLE, help="these, in the order of all")
+    chosen.add_argument("--all", action="store_true", help="every step, which takes hours")
     parser.add_argument("--device", default="cuda", help="device, as attnbench takes it")
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes on a CPU")
     arguments = parser.parse_args()
@@ -189,13 +193,13 @@ def main() -> int:
         print("adasplash is not beside ours: pip install tools/adasplash_package")
     wanted = steps(rehearse=arguments.rehearse, beside=beside)
     known = [step.name for step in wanted]
-    if unknown := set(arguments.steps or ()) - set(known):
+    if unknown := set(arguments.steps) - set(known):
         parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     device = "cpu" if arguments.rehearse else arguments.device
     found = []
     for step in wanted:
-        if arguments.steps is None or step.name in arguments.steps:
+        if arguments.all or step.name in arguments.steps:
             found.append(done(step, arguments.out, device))
             # after each, so that an interruption loses nothing
             (arguments.out / "summary.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
@@ -204,6 +208,7 @@ def main() -> int:
         print(*show_boards(arguments.out), "", sep="\n")
     print(*table(found), sep="\n")
     print(f"\nin {arguments.out}: summary.json, boards.md, boards.json, a log and results of each step")
+    print(f"Send that folder back; there `attnbench merge {arguments.out}/results --results results` adds its Records.")
     return 0 if all(one["exit_code"] == 0 for one in found) else 1
 
 

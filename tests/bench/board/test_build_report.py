@@ -166,8 +166,9 @@ def test_lengths_that_pay_are_marked(bench) -> None:
         b.time("linear", [factor * t for t in TIMES], TIMES, setting={"length": length})
     table = table_of(b.records)
     (sweep,) = sweeps(table, board_keys(table))
-    spots = [(s["length"], s["pays"]) for s in report_for_sweep(table, sweep).lengths if s["variant"] == "linear"]
-    assert spots == [(256, False), (1024, True)]
+    found = report_for_sweep(table, sweep)
+    spots = [(s["length"], s["pays"]) for s in found.lengths if s["variant"] == "linear"]
+    assert spots == [(256, False), (1024, True)] and found.timed_on == "Abacus 9, 2 cores"
 
 
 @pytest.fixture

@@ -115,3 +115,25 @@ def test_a_run_without_a_page_says_why(
     unwritable = CliRunner().invoke(app, [*command, "fastformer"])
     assert unwritable.exit_code == 0, unwritable.output
     assert "seed 0, time" in unwritable.stderr and "no page: cannot write" in unwritable.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["plan", "--task", "recall", "--task=max"], "--task"),
+        (["run", "--tasks", "recall", "--variants", "rela", "--task", "max"], "--task"),
+        (["plan", "--variants", "rela", "--variants", "linear", "--task", "recall"], "--variants"),
+        (["leaderboard", "--preset", "smoke", "-f", "csv", "--preset", "quick"], "--preset"),
+        (["leaderboard", "-f", "csv", "--format", "json"], "--format"),
+        (["data", "get", "recall", "--preset", "smoke", "--preset", "quick"], "--preset"),
+    ],
+)
+def test_an_option_given_twice_is_refused_since_only_one_could_count(words: list[str], option: str) -> None:
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 2 and f"{option} is given twice" in " ".join(shown.output.split())
+
+
+def test_options_that_repeat_by_design_still_do() -> None:
+    command = commands()["run"]
+    twice = ["--executor-option", "a=1", "--executor-option", "b=2", "--retry", "--retry"]
+    assert command.make_context("run", twice).params["executor_options"] == ["a=1", "b=2"]

@@ -1,0 +1,56 @@
+"""`attnbench record`: an entry of the record table, measured by a recipe that never changes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import completion
+from .options import CallText, DataDir, folder
+from .output import say
+
+ENTRIES = Path("records")
+
+
+def record(
+    variant: Annotated[
+        str | None,
+        typer.Argument(
+            autocompletion=completion.variants, help="A variant, or FILE.py:NAME; without one, show the table."
+        ),
+    ] = None,
+    call: CallText = "",
+    gpu: Annotated[bool, typer.Option("--gpu", help="Use the recipe for a GPU.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, max=1_000, help="Number of seeds; fewer than 3 rank nothing.")] = 3,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            "--results",
+            metavar="FOLDER",
+            parser=folder,
+            help="The entry, or the table.",
+            show_default="records/VARIANT, or results",
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Measure a variant by a frozen recipe, beside softmax, into a folder to send.
+
+    The folder holds the Records, with FILE.py as it ran among their artifacts. The same command resumes.
+    """
+    from .. import api
+    from .leaderboard import show
+    from .run import run
+    from .sharing import validate
+
+    suite = "record-gpu" if gpu else "record"
+    if variant is None:
+        show(api.boards(results or Path("results"), task="tinyshakespeare", preset=suite))
+        return
+    entry = results or ENTRIES / re.sub(r"[^A-Za-z0-9.-]+", "-", variant).strip("-")
+    run(variants=variant, call=call, suite=suite, seeds=seeds, results=entry, data_dir=data_dir)
+    validate(entry)
+    say(f"To enter it, send the folder {entry} (docs/records.md).")
