@@ -11,7 +11,7 @@ from ...contract import Mask
 from ...ops.dropout import WeightDropout
 from ...ops.first_derivative import OF_SIMPLEX, first_derivative_only
 from ...ops.inputs import check_inputs
-from .packing import Packing, common_width, flat, unflat
+from .packing import Packing, flat, unflat
 
 _SPARSEMAX, _ENTMAX15, _ENTMAX = 0, 1, 2
 # where alpha is 1 it stands for no excess: every term is then at its limit and none divides by zero
@@ -56,10 +56,8 @@ class _Attention(torch.autograd.Function):
         ctx.packing = packing = Packing.of(mask, query.shape[0], query.shape[2], key.shape[2])
         ctx.kind, ctx.drop, ctx.scale = kind, drop, query.shape[-1] ** -0.5
         excess = (alpha.float() - 1.0).clamp(min=_SMALLEST_EXCESS)
-        width = common_width(key, value)
-        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         output, *found = torch.ops.attnbench_cpu.entmax_forward(
-            *(*packed, packing.limits, excess),
+            *(*packing.pack(query, key, value), packing.limits, excess),
             *(kind, ctx.scale, _room(kind, key.shape[2]), any(ctx.needs_input_grad)),
             *packing.drop_arguments(drop),
         )
@@ -74,10 +72,8 @@ class _Attention(torch.autograd.Function):
         query, key, value, alpha, excess, *found = ctx.saved_tensors
         packing: Packing = ctx.packing
         learns = ctx.needs_input_grad[3]
-        width = common_width(key, value)
-        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         to_query, to_key, to_value, by_row = torch.ops.attnbench_cpu.entmax_backward(
-            *(flat(grad_output, columns=width), *packed, packing.limits, excess, *found),
+            *(flat(grad_output), *packing.pack(query, key, value), packing.limits, excess, *found),
             *(ctx.kind, ctx.scale, learns, *packing.drop_arguments(ctx.drop)),
         )
         # float64: a sum over all queries of terms of either sign

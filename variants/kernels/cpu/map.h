@@ -1,6 +1,7 @@
 // A map of scores to weights, elementwise: what `written.py` writes for one, and what the tiles call. Vectors of floats.
 #pragma once
 
+#include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 
 #include <algorithm>

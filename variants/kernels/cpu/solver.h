@@ -17,7 +17,7 @@ namespace attnbench {
 inline namespace CPU_CAPABILITY {
 
 // sparsemax and entmax15 work on scores times alpha - 1; entmax, any alpha from 1 to 2, on the scores themselves.
-enum class Map { sparsemax, entmax15, entmax };
+enum class Kind { sparsemax, entmax15, entmax };
 
 // What the backward needs of a row: the maximum of its scaled scores, NaN where a score is none and infinite where
 // there is no key; and the threshold less that maximum, or for `entmax` kappa = -ln max p.
@@ -150,46 +150,46 @@ inline float entmax_level(float* w, int32_t* index, int64_t& count, float e) {
 }
 
 // The weights of scores less the maximum of their row, by its threshold, or for `entmax` its kappa.
-template <Map M>
+template <Kind M>
 struct Weights {
   Vec threshold, slope, power, factor;
 
   Weights(float found, float e)
       : threshold(found),
-        slope(M == Map::entmax ? slope_of(e, found) : 0.0f),
-        power(M == Map::entmax ? 1.0f / e : 0.0f),
-        factor(M == Map::entmax ? std::exp(-found) : 0.0f) {}
+        slope(M == Kind::entmax ? slope_of(e, found) : 0.0f),
+        power(M == Kind::entmax ? 1.0f / e : 0.0f),
+        factor(M == Kind::entmax ? std::exp(-found) : 0.0f) {}
 
   Vec operator()(const Vec& z) const {
-    if constexpr (M == Map::entmax) {
+    if constexpr (M == Kind::entmax) {
       const Vec inside = at::vec::maximum(z * slope, Vec(-1.0f));
       return (inside.log1p() * power).exp() * factor;
     } else {
       const Vec over = at::vec::maximum(z - threshold, Vec(0.0f));
-      return M == Map::sparsemax ? over : over * over;
+      return M == Kind::sparsemax ? over : over * over;
     }
   }
 };
 
 // g = p^(2 - alpha) on the support, 0 elsewhere: dp/ds = diag(g) - g g^T / sum g.
-template <Map M>
+template <Kind M>
 inline Vec factor(const Vec& weight, float e) {
   const Vec zero(0.0f);
-  if constexpr (M == Map::sparsemax) return (weight > zero) & Vec(1.0f);
-  if constexpr (M == Map::entmax15) return weight.sqrt();
+  if constexpr (M == Kind::sparsemax) return (weight > zero) & Vec(1.0f);
+  if constexpr (M == Kind::entmax15) return weight.sqrt();
   return Vec::blendv(zero, (weight.log() * Vec(1.0f - e)).exp(), weight > zero);
 }
 
 // Leaves of n scores, a multiple of WIDTH, the weights and positions of those with weight; returns how many they are,
 // and the level of the row. `top` is their maximum, finite. The outputs need room for n entries and a vector.
-template <Map M>
+template <Kind M>
 inline int64_t solve(const float* scores, int64_t n, float top, float e, float* kept, int32_t* index, Level& level) {
   // no entry this far below the maximum can have weight, wherever the threshold will be
-  int64_t count = near(scores, n, top, M == Map::entmax ? 1.0f / e : 1.0f, kept, index), size = 0;
-  if constexpr (M == Map::entmax)
+  int64_t count = near(scores, n, top, M == Kind::entmax ? 1.0f / e : 1.0f, kept, index), size = 0;
+  if constexpr (M == Kind::entmax)
     level = {top, entmax_level(kept, index, count, e)};
   else
-    level = {top, M == Map::sparsemax ? sparsemax_threshold(kept, count) : entmax15_threshold(kept, count)};
+    level = {top, M == Kind::sparsemax ? sparsemax_threshold(kept, count) : entmax15_threshold(kept, count)};
   const Weights<M> weigh(level.threshold, e);
   for (int64_t x = 0; x < count; x += WIDTH) {
     const Vec weights = weigh(Vec::loadu(kept + x));
@@ -200,10 +200,10 @@ inline int64_t solve(const float* scores, int64_t n, float top, float e, float* 
 }
 
 // The same from a level that is known.
-template <Map M>
+template <Kind M>
 inline int64_t support(const float* scores, int64_t n, const Level& level, float e, float* kept, int32_t* index) {
   // where 1 + c z is zero
-  const float reach = M == Map::entmax ? 1.0f / slope_of(e, level.threshold) : -level.threshold;
+  const float reach = M == Kind::entmax ? 1.0f / slope_of(e, level.threshold) : -level.threshold;
   const int64_t count = near(scores, n, level.top, reach, kept, index);
   const Weights<M> weigh(level.threshold, e);
   for (int64_t x = 0; x < count; x += WIDTH) weigh(Vec::loadu(kept + x)).store(kept + x);
