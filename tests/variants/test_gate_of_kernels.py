@@ -33,7 +33,7 @@ SELECTIONS = (
     "routing[clusters=2,form=strict,window=6]", "local-routing[clusters=2,flange=3,form=strict,query_block=5,window=6]",
 )  # fmt: skip
 # with kernels for a CPU, and none for a GPU
-WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "window[size=5,sink=learned]",
+WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "topk[k=3]", "window[size=5,sink=learned]",
            "longformer[window=3]", "bigbird[block=2]")  # fmt: skip
 KERNELS = {"cpp", "triton"}
 ALL = (*SELECTIONS, *WRITTEN)

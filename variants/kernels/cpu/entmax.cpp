@@ -1,4 +1,4 @@
-// Attention with sparsemax or entmax weights, a block of queries at a time, forward and backward.
+// Attention with weights of sparsemax, entmax or top-k, a block of queries at a time, forward and backward.
 //
 // Scores of a block by one matrix product; the support of each row is found among the few scores above max - 1 and kept,
 // so that values are gathered, and the backward makes no product over all keys. Where a block's weights are dense, it
@@ -34,9 +34,9 @@ struct Supports {
   int32_t *index, *count;
   int64_t room;
 
-  Level level(int64_t row) const { return {levels[2 * row], levels[2 * row + 1]}; }
+  Level level(int64_t row) const { return {levels[3 * row], levels[3 * row + 1], levels[3 * row + 2]}; }
   // whether a score of the row is no number: then none of what it gives is
-  bool spoiled(int64_t row) const { return std::isnan(levels[2 * row]); }
+  bool spoiled(int64_t row) const { return std::isnan(levels[3 * row]); }
 };
 
 // Goes through the supports in the order of the rows. A support for which there is no room left is not held.
@@ -51,7 +51,7 @@ struct Cursor {
   }
 };
 
-// What all blocks of a pass read; excess (heads of an example): alpha - 1 of each.
+// What all blocks of a pass read; excess (heads of an example): alpha - 1 of each, or k.
 struct Pass {
   Heads heads;
   Dropout dropout;
@@ -108,11 +108,16 @@ template <Kind M>
 void score(const Span& span, float* scores) {
   if (!span.width) return;
   const int64_t columns = span.columns;
+  const float scale = M == Kind::topk ? 1.0f : M == Kind::entmax15 ? 0.5f * span.scale : span.scale;
   multiply(matrix(scores, span.rows, span.width, span.stride), matrix(span.query, span.rows, columns, columns),
-           matrix(span.key, span.width, columns, columns).t(), M == Kind::entmax15 ? 0.5f * span.scale : span.scale, false);
-  for (int64_t r = 0; r < span.rows; r++)
+           matrix(span.key, span.width, columns, columns).t(), scale, false);
+  for (int64_t r = 0; r < span.rows; r++) {
+    float* row = scores + r * span.stride;
+    // not in the product, which scales the queries first: scores that are equal would be rounded apart
+    if (M == Kind::topk) scale_row(row, span.limits[r], span.scale);
     // to the end of the whole vectors, so that the reader of a row needs no tail
-    std::fill(scores + r * span.stride + span.limits[r], scores + (r + 1) * span.stride, -INF);
+    std::fill(row + span.limits[r], row + span.stride, -INF);
+  }
 }
 
 // NaN for the keys that a row sees, and zero for those that it does not.
@@ -126,7 +131,7 @@ void weigh_densely(const Span& span, const Supports& kept, float* scores) {
   for (int64_t r = 0; r < span.rows; r++) {
     const Level level = kept.level(r);
     const Vec top(level.top);
-    const Weights<M> weigh(level.threshold, span.e);
+    const Weights<M> weigh(level, span.e);
     float* row = scores + r * span.stride;
     if (kept.spoiled(r)) spoil(row, span.limits[r], span.stride);
     else
@@ -150,13 +155,12 @@ void attend_block(const Span& span, const Workspace& workspace, const Supports& 
     const float* scores = workspace.scores + r * span.stride;
     // a pass of its own: Newton starts at max - 1, below which no entry can have weight
     const float top = row_max(scores, span.reach(r));
-    Level level{INF, 0.0f};
+    Level level{INF, 0.0f, 0.0f};
     int64_t size = 0;
-    if (std::isfinite(top)) size = solve<M>(scores, span.reach(r), top, span.e, workspace.kept, workspace.index, level);
+    if (std::isfinite(top)) size = solve<M>(scores, span.reach(r), top, span.e, workspace.kept, workspace.index, workspace.products, level);
     // NaN or +inf in the scores makes the row NaN; a row of -inf has no key, and nothing comes near infinity
     else if (top != -INF) level.top = NOT_A_NUMBER;
-    kept.levels[2 * r] = level.top;
-    kept.levels[2 * r + 1] = level.threshold;
+    std::copy_n(&level.top, 3, kept.levels + 3 * r);
     kept.count[r] = static_cast<int32_t>(size);
     positive += size;
     // where no room is left the support is not kept, but its level is: it is found again from the scores
@@ -321,7 +325,8 @@ void with_map(int64_t map, const Work& work) {
     case 0: return work(std::integral_constant<Kind, Kind::sparsemax>());
     case 1: return work(std::integral_constant<Kind, Kind::entmax15>());
     case 2: return work(std::integral_constant<Kind, Kind::entmax>());
-    default: TORCH_CHECK(false, "expected map 0, 1 or 2, got ", map);
+    case 3: return work(std::integral_constant<Kind, Kind::topk>());
+    default: TORCH_CHECK(false, "expected a map from 0 to 3, got ", map);
   }
 }
 
@@ -330,11 +335,11 @@ void with_map(int64_t map, const Work& work) {
 Supports supports_at(const Tensor& weights, const Tensor& index, const Tensor& counts, const Tensor& levels,
                      int64_t block, int64_t row) {
   const int64_t room = weights.size(1);
-  return {weights.data_ptr<float>() + block * room, levels.data_ptr<float>() + 2 * row,
+  return {weights.data_ptr<float>() + block * room, levels.data_ptr<float>() + 3 * row,
           index.data_ptr<int32_t>() + block * room, counts.data_ptr<int32_t>() + row, room};
 }
 
-// map: 0 sparsemax, 1 entmax15, 2 entmax with alpha = 1 + excess (heads,). Returns the output, and what the backward
+// map: 0 sparsemax, 1 entmax15, 2 entmax with alpha = 1 + excess (heads,), 3 top-k with k = excess. Returns the output, and what the backward
 // takes where `keep`: supports, on average up to `room` entries a row, their sizes, and the level of each row.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& limits, const Tensor& excess, int64_t map,
@@ -350,7 +355,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> forward(
   const int64_t pieces = keep ? heads.all * blocks : threads, rows = keep ? heads.all * heads.queries : threads * ROWS;
   const int64_t entries = room * std::min(ROWS, heads.queries);
   Tensor output = at::empty({heads.all, heads.queries, heads.wide}, query.options());
-  Tensor levels = at::empty({rows, 2}, query.options()), counts = at::empty({rows}, whole);
+  Tensor levels = at::empty({rows, 3}, query.options()), counts = at::empty({rows}, whole);
   Tensor weights = at::empty({pieces, entries}, query.options()), index = at::empty({pieces, entries}, whole);
   const Scratch scratch(Workspace::bytes(heads.keys));
   with_map(map, [&](auto kind) {

@@ -58,10 +58,6 @@ struct Block {
   float top[ROWS], total[ROWS], numbers[ROWS][MOST_NUMBERS];
 };
 
-void scale_row(float* row, int64_t n, float factor) {
-  at::vec::map([factor](Vec x) { return x * Vec(factor); }, row, row, n);
-}
-
 void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Block& block, float* output, float* tops,
                   float* inverses) {
   const Heads& heads = pass.heads;

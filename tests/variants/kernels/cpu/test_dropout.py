@@ -8,7 +8,7 @@ from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.ops.dropout import draw_seed, keep_mask, kept_scale
 
-NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=learned]", "asentmax")
+NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=learned]", "asentmax", "topk[k=20]")
 
 
 @pytest.fixture(autouse=True)
