@@ -73,7 +73,7 @@ def edges(mask: Mask, queries: int, keys: int) -> tuple[Tensor, Tensor]:
 
 
 def flat(x: Tensor) -> Tensor:
-    """(batch, heads, positions, width) to (batch · heads, positions, columns), a multiple of 16; float32, contiguous."""
+    """(batch, heads, positions, width) to (batch · heads, positions, multiple of 16), float32, contiguous."""
     # zero columns change no product, and spare the kernels a tail of single numbers
     return F.pad(x.float(), (0, -x.shape[-1] % _VECTOR)).flatten(0, 1).contiguous()
 

@@ -95,7 +95,17 @@ class _Sums(torch.autograd.Function):
         numbers = written.numbers(written.forward, given, query.shape[:3])
         sinks = None if sink is None else sink.float().repeat(batch)
         output, tops, inverses = torch.ops.attnbench_cpu.tiles_forward(
-            *(*packing.pack(query, key, value), packing.lowers, packing.limits, ctx.scale, written.address, numbers, sinks, epsilon, ctx.rows),
+            *(
+                *packing.pack(query, key, value),
+                packing.lowers,
+                packing.limits,
+                ctx.scale,
+                written.address,
+                numbers,
+                sinks,
+                epsilon,
+                ctx.rows,
+            ),
             [*lists.by_queries, lists.real(mask.valid, batch)] if lists else [],
             *packing.drop_arguments(drop),
         )
