@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random as random_module
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -117,7 +118,7 @@ def _asked_for(case: Case, grad_output: Tensor, expected: list[Tensor]) -> Answe
     """Gradients where one or two inputs alone get one, and those of the parameters where no input does."""
     own = [p for p in case.module.parameters() if p.requires_grad]
 
-    def gradients(wanted: tuple[int, ...], of: list[Tensor] | None = None) -> list[Tensor]:
+    def gradients(wanted: tuple[int, ...], of: Sequence[Tensor] | None = None) -> list[Tensor]:
         leaves = [x.detach().requires_grad_(at in wanted) for at, x in enumerate(case.inputs())]
         of = of or [leaves[at] for at in wanted]
         with torch.enable_grad():

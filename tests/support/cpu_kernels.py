@@ -12,7 +12,8 @@ from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask, Variant
 from attnbench.variants.kernels.cpu import build as cpu_build
 
-NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=1.0]", "entmax[alpha=learned]", "asentmax")
+NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=1.0]", "entmax[alpha=learned]", "asentmax",
+         "topk[k=20]")  # fmt: skip
 # queries of these sizes lead through short supports, supports too long to be kept, and dense products
 SPREADS = (1.0, 0.3, 0.02)
 DRAW = 77

@@ -33,8 +33,8 @@ SELECTIONS = (
     "routing[clusters=2,form=strict,window=6]", "local-routing[clusters=2,flange=3,form=strict,query_block=5,window=6]",
 )  # fmt: skip
 # with kernels for a CPU, and none for a GPU
-WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "window[size=5,sink=learned]",
-           "longformer[window=3]", "bigbird[block=2]")  # fmt: skip
+WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "topk[k=3]", "differential",
+           "differential-v2", "window[size=5,sink=learned]", "longformer[window=3]", "bigbird[block=2]")  # fmt: skip
 KERNELS = {"cpp", "triton"}
 ALL = (*SELECTIONS, *WRITTEN)
 CASES = [(name, impl) for name in ALL for impl in VariantFactory.of(name).implementations if impl != "auto"]
@@ -91,7 +91,7 @@ def test_the_gate_is_green_for_a_path(selection: str, impl: str) -> None:
     # what is refused would pass the gate without a look
     variant = build(name, shape).eval()
     x = torch.randn(1, 2, 12, 16)
-    variant(x, x, x, Mask(causal=shape.causal))
+    variant(x, x, x, Mask(causal=shape.causal), torch.randn(1, 12, shape.hidden_width))
     assert variant.implementation == impl
     assert quick_gate(name, shape) is None
 

@@ -33,16 +33,16 @@ def choose_implementation(
     dropout: float = 0.0,
     dropping: frozenset[str] = frozenset(),
     bounds: bool = False,
-    cpu_kernels: bool = False,
+    kernels: frozenset[str] = frozenset({"triton"}),
 ) -> str:
     """The implementation for these inputs, such as "eager" or "triton": `impl`, where that is not "auto".
 
     query: (batch, heads, queries, head_dim); `others`: the key, then what else must have its dtype. `dtype`: that of
     the kernels, where it is not that of the inputs. `dropout`: that of the attention weights which this forward
     applies. `dropping`: the forms of the variant that drop weights inside; with dropout auto takes one of them, or goes
-    the eager way. `bounds`: whether the mask has bounds, which no kernel supports. `cpu_kernels`: the variant has the
-    form "cpp", which auto takes on a CPU where a compiler has built it. Raises Unsupported where Triton is asked for
-    and cannot run, any kernel with bounds, or with dropout a form that drops nothing.
+    the eager way. `bounds`: whether the mask has bounds, which no kernel supports. `kernels`: the forms of the variant
+    that auto may take, "cpp" on a CPU where a compiler has built it, "triton" on a GPU. Raises Unsupported where Triton
+    is asked for and cannot run, any kernel with bounds, or with dropout a form that drops nothing.
     """
     device = query.device.type
     if bounds:
@@ -51,10 +51,10 @@ def choose_implementation(
         return "eager"
     if impl == "auto":
         # a model that is compiled as a whole is fused by the compiler, and cannot look into our launches
-        if torch.compiler.is_compiling() or device not in ("cpu", "cuda"):
+        if torch.compiler.is_compiling() or {"cpu": "cpp", "cuda": "triton"}.get(device) not in kernels:
             return "eager"
         if device == "cpu":
-            chosen = _on_cpu(query, others[0]) if cpu_kernels else "eager"
+            chosen = _on_cpu(query, others[0])
             return "eager" if _cannot_drop(chosen, dropout, dropping) else chosen
     # forced: `supports` has asked `refusal` whether it can be
     elif impl != "triton":

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, Variant, accumulator, masked_softmax, repeat_heads
+from ..kernels.dispatch import choose_implementation, refusal
+from ..ops.dropout import WeightDropout
 from ..ops.fused_softmax import fused_softmax
+
+Impl = Literal["auto", "cpp", "sdpa", "eager"]
+DROPPING = frozenset({"cpp"})
 
 
 class Differential(Variant):
@@ -23,18 +28,20 @@ class Differential(Variant):
     maps are as wide as those of a plain head; here the heads are those of the model, so that maps are half as wide.
     The halves keep the pairs of dimensions together that rotary positions turn, neighbours or half a head apart.
 
-    `impl=sdpa` takes PyTorch's fused kernels, eager is the definition; dropout falls on each map by itself.
+    `impl`: auto takes C++ on a CPU, PyTorch's fused kernels elsewhere (`sdpa`); eager is the definition. Dropout falls
+    on each map by itself, by the mask of the kernels, of `sdpa` by its own.
     """
 
     simplex: ClassVar = False
+    drops_inside: ClassVar = DROPPING
     equation: ClassVar = (
         "P = softmax(Q1 K1^T / sqrt(d/2)) - lambda softmax(Q2 K2^T / sqrt(d/2)); O = (1 - lambda_init) RMSNorm(P V)"
     )
     paper: ClassVar = "Ye et al. 2024, Differential Transformer (arXiv 2410.05258), eq. 1-3"
 
-    def __init__(self, shape: AttentionShape, *, impl: Literal["sdpa", "eager"] = "sdpa"):
+    def __init__(self, shape: AttentionShape, *, impl: Impl = "auto"):
         super().__init__(shape)
-        self.impl = self.implementation = impl
+        self.impl = impl
         self.start = 0.8 - 0.6 * math.exp(-0.3 * shape.layer)
         # a, b, c, d
         self.vectors = nn.Parameter(torch.empty(4, shape.head_dim // 2).normal_(0.0, 0.1))
@@ -43,23 +50,15 @@ class Differential(Variant):
     def supports(self, shape: AttentionShape) -> str | None:
         if shape.head_dim % 4:
             return f"it halves the pairs of dimensions, so head_dim must be a multiple of 4, not {shape.head_dim}"
-        return super().supports(shape)
+        return super().supports(shape) or maps_refusal(self.impl, shape)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         dtype = accumulator(value.dtype)
-        if self.impl == "sdpa":
-            # two maps of half the width are twice as many heads; zeros make them as wide as the values, since PyTorch
-            # fuses nothing of two widths, and the factor takes back what that does to the scale
-            padding = 0, query.shape[-1] // 2
-            queries, keys = (F.pad(_halves(x), padding) for x in (query * math.sqrt(2.0), key))
-            doubled = torch.cat([value, value], 1)
-            both, self.implementation = fused_softmax(queries, keys, doubled, mask, self.weight_dropout)
-            first, second = both.chunk(2, 1)
-        else:
-            first, second = (
-                F.dropout(weights, self.weight_dropout) @ value.to(weights.dtype)
-                for weights in self._maps(query, key, mask)
-            )
+        # two maps of half the width are twice as many heads
+        both, self.implementation = softmax_maps(
+            *(self.impl, _halves(query), _halves(key), torch.cat([value, value], 1), mask, self.weight_dropout)
+        )
+        first, second = both.chunk(2, 1)
         difference = first.to(dtype) - self._factor(dtype) * second.to(dtype)
         normed = F.rms_norm(difference, difference.shape[-1:], self.norm.to(dtype), eps=1e-5)
         return ((1.0 - self.start) * normed).to(value.dtype)
@@ -91,3 +90,37 @@ def _halves(x: Tensor) -> Tensor:
     """
     quarters = torch.unflatten(x, -1, (2, 2, x.shape[-1] // 4))
     return torch.cat([half.flatten(-2) for half in quarters.unbind(-2)], 1)
+
+
+def maps_refusal(impl: Impl, shape: AttentionShape) -> str | None:
+    """None, or why `softmax_maps` cannot do the shape by an `impl` that is asked for."""
+    return None if impl == "sdpa" else refusal(impl, shape, dropping=DROPPING)
+
+
+def softmax_maps(
+    impl: Impl, query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float
+) -> tuple[Tensor, str]:
+    """softmax(Q K^T / sqrt(d)) V, (batch, heads, queries, value_dim), and the code that ran.
+
+    query, key: (batch, heads | kv_heads, queries | keys, d); value: (batch, kv_heads, keys, value_dim). dropout: of the
+    weights, by the common mask but for `sdpa`. Raises Unsupported as `choose_implementation` does.
+    """
+    ran: str = impl
+    if impl != "sdpa":
+        given = {"dropout": dropout, "dropping": DROPPING, "bounds": mask.bounds is not None, "kernels": DROPPING}
+        ran = choose_implementation(impl, query, key, value, **given)  # type: ignore[arg-type]
+    if ran == "sdpa" or (impl == "auto" and ran == "eager"):
+        # PyTorch fuses nothing of two widths: zeros make keys as wide as values, and the factor keeps the scale
+        width = query.shape[-1]
+        padding = max(0, value.shape[-1] - width)
+        query, key = F.pad(query * math.sqrt((width + padding) / width), (0, padding)), F.pad(key, (0, padding))
+        return fused_softmax(query, key, value, mask, dropout)
+    drop = WeightDropout.drawn(dropout, query.device)
+    if ran == "cpp":
+        from ..kernels.cpu.tiles import softmax_attention
+
+        return softmax_attention(query, key, value, mask, drop), ran
+    allowed, dtype = mask.allowed(query.shape[2], key.shape[2], query.device), accumulator(query.dtype)
+    key, value = (repeat_heads(x, query.shape[1]).to(dtype) for x in (key, value))
+    weights = masked_softmax(query.to(dtype) @ key.transpose(-2, -1) * query.shape[-1] ** -0.5, allowed)
+    return (weights if drop is None else drop.apply(weights)) @ value, ran

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, accumulator
-from ..ops.fused_softmax import fused_softmax
 from ..ops.recurrences import projected
+from .differential import DROPPING, Impl, maps_refusal, softmax_maps
 
 
 class DifferentialV2(ScoredVariant):
@@ -20,11 +19,12 @@ class DifferentialV2(ScoredVariant):
     as the head, lambda is projected, and nothing is normalised. The second query is W x, by parameters of this variant,
     as many as those of the first; where a model has rotary positions the first is turned by them and the second is not.
 
-    `impl=sdpa` takes PyTorch's fused kernels, eager is the definition; dropout falls on each map by itself.
+    `impl` and dropout are as of `differential`.
     """
 
     takes_hidden = True
     simplex: ClassVar = False
+    drops_inside: ClassVar = DROPPING
     grouped: ClassVar = True
     takes_bounds: ClassVar = True
     equation: ClassVar = "P = softmax(Q K^T / sqrt(d)) - sigmoid(l x_i) softmax((W X) K^T / sqrt(d)); O = P V"
@@ -33,20 +33,20 @@ class DifferentialV2(ScoredVariant):
         "code: microsoft/unilm, Diff-Transformer-V2"
     )
 
-    def __init__(self, shape: AttentionShape, *, impl: Literal["sdpa", "eager"] = "sdpa"):
+    def __init__(self, shape: AttentionShape, *, impl: Impl = "auto"):
         super().__init__(shape)
-        self.impl = self.implementation = impl
+        self.impl = impl
         self.second_query = nn.Linear(shape.hidden_width, shape.width, bias=False)
         self.share = nn.Linear(shape.hidden_width, shape.heads, bias=False)
 
+    def supports(self, shape: AttentionShape) -> str | None:
+        return super().supports(shape) or maps_refusal(self.impl, shape)
+
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor) -> Tensor:  # type: ignore[override]
         dtype = accumulator(value.dtype)
-        both = self._queries(query, hidden)
-        if self.impl == "sdpa":
-            output, self.implementation = fused_softmax(both, key, value, mask, self.weight_dropout)
-        else:
-            dropped = F.dropout(super().weights(both, key, mask), self.weight_dropout)
-            output = self.average(dropped, value.to(dtype))
+        output, self.implementation = softmax_maps(
+            *(self.impl, self._queries(query, hidden), key, value, mask, self.weight_dropout)
+        )
         first, second = torch.unflatten(output.to(dtype), 1, (-1, 2)).unbind(2)
         return (first - self._share(hidden, dtype) * second).to(value.dtype)
 

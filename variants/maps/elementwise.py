@@ -109,7 +109,7 @@ class ElementwiseMap(ScoredVariant):
             dropout=self.weight_dropout,
             dropping=self.drops_inside,
             bounds=mask.bounds is not None,
-            cpu_kernels=True,
+            kernels=self.drops_inside,
         )
         drop = WeightDropout.drawn(self.weight_dropout, query.device)
         written = self._written() if self.implementation == "cpp" else ""

@@ -90,7 +90,7 @@ class ReLA(ScoredVariant):
             dropout=self.weight_dropout,
             dropping=self.drops_inside,
             bounds=mask.bounds is not None,
-            cpu_kernels=True,
+            kernels=DROPPING,
         )
         drop = WeightDropout.drawn(self.weight_dropout, query.device)
         if self.implementation == "eager":

@@ -1,4 +1,4 @@
-"""The part that the maps of the entmax family share: parameters, dispatch to kernels, and the eager definition."""
+"""The part that maps with few weights a query share: parameters, dispatch to kernels, and the eager definition."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..ops.dropout import WeightDropout
 
 
 class SparseMap(ScoredVariant):
-    """Base of sparsemax, entmax15, entmax and asentmax, which go through the same kernels.
+    """Base of sparsemax, entmax15, entmax, asentmax and topk, which go through the same kernels.
 
-    They differ in alpha, and asentmax scales its queries.
+    They differ in alpha, asentmax scales its queries, and topk has a kernel for a CPU alone.
     """
 
     time: ClassVar = "O(N^2 d) and a solve per query"
@@ -25,7 +25,7 @@ class SparseMap(ScoredVariant):
     grouped: ClassVar = True
     takes_bounds: ClassVar = True
     drops_inside: ClassVar = DROPPING
-    fixed_alpha: float | None
+    fixed_alpha: float | None = None
 
     def __init__(
         self,
@@ -67,14 +67,17 @@ class SparseMap(ScoredVariant):
             dropout=self.weight_dropout,
             dropping=self.drops_inside,
             bounds=mask.bounds is not None,
-            cpu_kernels=True,
+            kernels=self.drops_inside,
         )
         drop = WeightDropout.drawn(self.weight_dropout, query.device)
         if self.implementation == "eager":
             weights = self.weights(query, key, mask)
             weights = weights if drop is None else drop.apply(weights)
             return self.average(weights.to(value.dtype), value)
-        query = self.scaled(query, key.shape[2], mask)
+        return self.fused(self.scaled(query, key.shape[2], mask), key, value, mask, drop)
+
+    def fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: WeightDropout | None) -> Tensor:
+        """The output by the kernels that `implementation` names."""
         # a number picks the maps without a logarithm; a tensor is solved for each head, and gets a gradient
         alpha = self.learned_alpha() if self.fixed_alpha is None else self.fixed_alpha
         assert alpha is not None

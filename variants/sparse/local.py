@@ -66,7 +66,7 @@ class Local(PatternVariant):
             *(self.impl, query, key, value),
             dropout=self.weight_dropout,
             dropping=self.drops_inside,
-            cpu_kernels=self.positions is None,
+            kernels=DROPPING if self.positions is None else frozenset({"triton"}),
         )
         # fewer queries than keys are the last positions: their bounds count from `missing` on
         missing, keys, scale = absent(query, key), key.shape[2], query.shape[-1] ** -0.5

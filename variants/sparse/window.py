@@ -52,7 +52,7 @@ class Window(PatternVariant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         self.implementation = choose_implementation(
-            self.impl, query, key, value, dropout=self.weight_dropout, cpu_kernels=True
+            self.impl, query, key, value, dropout=self.weight_dropout, kernels=frozenset({"cpp"})
         )
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)

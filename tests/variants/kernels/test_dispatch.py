@@ -12,6 +12,7 @@ from seeds import seed
 from attnbench.bench.core.errors import Unsupported
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.kernels.dispatch import choose_implementation
 from attnbench.variants.kernels.triton import launch as triton_launch
 from attnbench.variants.scores.additive import Additive
 from attnbench.variants.scores.relative import Relative
@@ -77,6 +78,31 @@ def test_dropout_in_training_goes_the_eager_way_on_auto_and_stops_a_forced_kerne
     inputs = [torch.randn(1, 2, 8, 16) for _ in range(3)]
     with pytest.raises(Unsupported, match="kernels drop no weights"):
         variant(*inputs, Mask(causal=True))
+
+
+@pytest.mark.parametrize("name", ["window", "longformer", "sigmoid", "rela", "local", "linear"])
+def test_auto_on_a_gpu_takes_no_form_that_the_variant_lacks(name, monkeypatch):
+    """A tensor that says it is on a GPU: of these rela, local and linear have kernels for one."""
+
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda")
+
+    monkeypatch.setattr(triton_launch, "reason", lambda *given, **more: None)
+    chosen = []
+
+    def choose(*given, **more):
+        chosen.append(choose_implementation(*given, **more))
+        # nothing runs: there is no GPU
+        raise InterruptedError
+
+    variant = build(name, shape(max_length=40))
+    for kind in type(variant).__mro__:
+        if hasattr(module := sys.modules[kind.__module__], "choose_implementation"):
+            monkeypatch.setattr(module, "choose_implementation", choose)
+    inputs = [torch.randn(1, 2, 40, 16).as_subclass(OnGpu) for _ in range(3)]
+    with pytest.raises(InterruptedError):
+        variant.forward(*inputs, Mask(causal=True))
+    assert chosen == ["triton" if name in ("rela", "local", "linear") else "eager"]
 
 
 @pytest.mark.slow

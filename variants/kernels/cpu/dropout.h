@@ -5,6 +5,7 @@
 #pragma once
 
 #include "gemm.h"
+#include "map.h"
 #include "rows.h"
 
 #include <array>
@@ -107,7 +108,7 @@ class Dropout {
     for (int64_t j = 0; j < count; j += KEYS_OF_WORD) {
       const int64_t left = std::min(KEYS_OF_WORD, count - j);
       const uint64_t word = kept(row, first + j, left);
-      by_vectors(left, [&](int64_t v, int64_t n) { (Vec::loadu(x + j + v, n) * factors(word >> v)).store(x + j + v, n); });
+      map::by_vectors(left, [&](int64_t v, int64_t n) { (Vec::loadu(x + j + v, n) * factors(word >> v)).store(x + j + v, n); });
     }
   }
 
@@ -149,12 +150,6 @@ class Dropout {
     for (int64_t lane = 0; lane < WIDTH; lane++) each[lane] = words[lane] >> bit & 1 ? scale_ : 0.0f;
     return Vec::loadu(each);
 #endif
-  }
-
-  // Calls work(offset, entries) for the vectors that `count` entries make up; the last may be short.
-  template <typename Work>
-  static void by_vectors(int64_t count, const Work& work) {
-    for (int64_t v = 0; v < count; v += WIDTH) work(v, std::min(WIDTH, count - v));
   }
 
  private:

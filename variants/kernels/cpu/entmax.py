@@ -1,4 +1,4 @@
-"""Sparsemax and entmax attention in C++: the support of each query is found, kept, and alone computed with."""
+"""Sparsemax, entmax and top-k attention in C++: the support of each query is found, kept, and alone computed with."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...contract import Mask
 from ...ops.dropout import WeightDropout
 from ...ops.first_derivative import OF_SIMPLEX, first_derivative_only
 from ...ops.inputs import check_inputs
-from .packing import Packing, common_width, flat, unflat
+from .packing import Packing, flat, unflat
 
-_SPARSEMAX, _ENTMAX15, _ENTMAX = 0, 1, 2
+_SPARSEMAX, _ENTMAX15, _ENTMAX, _TOPK = 0, 1, 2, 3
 # where alpha is 1 it stands for no excess: every term is then at its limit and none divides by zero
 _SMALLEST_EXCESS = 1e-20
 
@@ -40,6 +40,16 @@ def entmax_attention(
     return cast(Tensor, _Attention.apply(query, key, value, each, mask, kind, drop))  # type: ignore[no-untyped-call]
 
 
+def topk_attention(
+    query: Tensor, key: Tensor, value: Tensor, k: int, mask: Mask, drop: WeightDropout | None = None
+) -> Tensor:
+    """As `entmax_attention`: softmax over the scores of a query that are not below its k-th largest."""
+    check_inputs(query, key, value, mask.valid, grouped=True)
+    # the operators take k in the place of alpha - 1
+    each = torch.full((query.shape[1],), 1.0 + k)
+    return cast(Tensor, _Attention.apply(query, key, value, each, mask, _TOPK, drop))  # type: ignore[no-untyped-call]
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -56,11 +66,9 @@ class _Attention(torch.autograd.Function):
         ctx.packing = packing = Packing.of(mask, query.shape[0], query.shape[2], key.shape[2])
         ctx.kind, ctx.drop, ctx.scale = kind, drop, query.shape[-1] ** -0.5
         excess = (alpha.float() - 1.0).clamp(min=_SMALLEST_EXCESS)
-        width = common_width(key, value)
-        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         output, *found = torch.ops.attnbench_cpu.entmax_forward(
-            *(*packed, packing.limits, excess),
-            *(kind, ctx.scale, _room(kind, key.shape[2]), any(ctx.needs_input_grad)),
+            *(*packing.pack(query, key, value), packing.limits, excess),
+            *(kind, ctx.scale, _room(kind, key.shape[2], excess), any(ctx.needs_input_grad)),
             *packing.drop_arguments(drop),
         )
         # without a backward nothing of the supports is kept, and the kernel writes none
@@ -74,10 +82,8 @@ class _Attention(torch.autograd.Function):
         query, key, value, alpha, excess, *found = ctx.saved_tensors
         packing: Packing = ctx.packing
         learns = ctx.needs_input_grad[3]
-        width = common_width(key, value)
-        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         to_query, to_key, to_value, by_row = torch.ops.attnbench_cpu.entmax_backward(
-            *(flat(grad_output, columns=width), *packed, packing.limits, excess, *found),
+            *(flat(grad_output), *packing.pack(query, key, value), packing.limits, excess, *found),
             *(ctx.kind, ctx.scale, learns, *packing.drop_arguments(ctx.drop)),
         )
         # float64: a sum over all queries of terms of either sign
@@ -86,9 +92,11 @@ class _Attention(torch.autograd.Function):
         return of_query, packing.unpack(to_key, key), packing.unpack(to_value, value), to_alpha, None, None, None
 
 
-def _room(kind: int, keys: int) -> int:
+def _room(kind: int, keys: int, excess: Tensor) -> int:
     """Entries of a support that are kept for the backward, on average over a block; more are found again from scores.
 
     Standard normal scores have supports of 0.4 % at alpha 2 and 1.9 % at 1.5 among 1024 keys, and sink with more.
     """
+    if kind == _TOPK:
+        return min(128, int(excess[0]))
     return min(128, 8 + keys // 64 if kind == _SPARSEMAX else 16 + keys // 32)

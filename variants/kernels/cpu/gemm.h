@@ -65,13 +65,13 @@ class Scratch {
 };
 
 // Query, key and value as the kernels take them: contiguous floats, (heads in all, positions, columns), columns a
-// multiple of a vector. Keys and values may have fewer heads, `shared` of them in all, each for the `group` heads of
-// queries that stand side by side. limits (batch, queries): how many keys, from the first, each query may see; it never
-// falls.
+// multiple of a vector, those of the values, `wide` of them, by themselves. Keys and values may have fewer heads, `shared`
+// of them in all, each for the `group` heads of queries that stand side by side. limits (batch, queries): how many keys,
+// from the first, each query may see; it never falls.
 struct Heads {
   const float *query, *key, *value;
   const int32_t* limits;
-  int64_t all, shared, group, per_example, queries, keys, columns;
+  int64_t all, shared, group, per_example, queries, keys, columns, wide;
 
   Heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& seen)
       : query(q.const_data_ptr<float>()),
@@ -84,10 +84,12 @@ struct Heads {
         per_example(q.size(0) / std::max<int64_t>(1, seen.size(0))),
         queries(q.size(1)),
         keys(k.size(1)),
-        columns(q.size(2)) {
+        columns(q.size(2)),
+        wide(v.size(2)) {
     TORCH_CHECK(q.is_contiguous() && k.is_contiguous() && v.is_contiguous() && seen.is_contiguous(),
                 "expected contiguous tensors");
-    TORCH_CHECK(group * shared == all && v.sizes() == k.sizes() && k.size(2) == columns && seen.size(1) == queries,
+    TORCH_CHECK(group * shared == all && v.size(0) == shared && v.size(1) == keys && k.size(2) == columns &&
+                    seen.size(1) == queries,
                 "expected key and value (heads, keys, columns) beside the query, and limits (batch, queries)");
   }
 

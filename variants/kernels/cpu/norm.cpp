@@ -2,6 +2,7 @@
 //
 // y = s x r sigmoid(g x) with r = 1 / sqrt(mean(x^2) + epsilon), over groups of heads that share a mean.
 
+#include "map.h"
 #include "rows.h"
 
 #include <ATen/Parallel.h>
@@ -21,6 +22,7 @@ namespace attnbench {
 namespace {
 
 using at::Tensor;
+using map::load, map::store, map::sigmoid;
 
 // queries whose part of the parameters' gradients is added up in order before it meets the others'
 constexpr int64_t ROWS = 64;
@@ -66,19 +68,6 @@ struct Rows {
         work(start + h * queries * columns + c, h * columns + c, std::min(WIDTH, columns - c));
   }
 };
-
-inline Vec load(const float* from, int64_t lanes) {
-  return lanes == WIDTH ? Vec::loadu(from) : Vec::loadu(from, lanes);
-}
-
-inline void store(const Vec& x, float* to, int64_t lanes) {
-  lanes == WIDTH ? x.store(to) : x.store(to, lanes);
-}
-
-inline Vec sigmoid(const Vec& x) {
-  const Vec one(1.0f);
-  return one / (one + x.neg().exp());
-}
 
 // The output, and r of each row: (batch, groups, queries).
 std::tuple<Tensor, Tensor> forward(

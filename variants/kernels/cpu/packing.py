@@ -49,9 +49,10 @@ class Packing:
             return None, 0, None
         return drop.seed, threshold(drop.rate), None if self.order is None else self.order.int()
 
-    def pack(self, x: Tensor, columns: int) -> Tensor:
-        """(batch, heads, keys, head_dim) to (batch · heads, keys, columns), as `flat` does."""
-        return flat(x if self.order is None else x.take_along_dim(self.order[:, None, :, None], 2), columns)
+    def pack(self, query: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """All by `flat`, and the keys of the others, (batch, heads, keys, width), in their order."""
+        order = None if self.order is None else self.order[:, None, :, None]
+        return flat(query), *(flat(x if order is None else x.take_along_dim(order, 2)) for x in others)
 
     def unpack(self, x: Tensor, like: Tensor) -> Tensor:
         """The other way, in the shape and dtype of `like`."""
@@ -71,21 +72,12 @@ def edges(mask: Mask, queries: int, keys: int) -> tuple[Tensor, Tensor]:
     return lower, torch.maximum(lower, upper)
 
 
-def flat(x: Tensor, columns: int) -> Tensor:
-    """(batch, heads, positions, head_dim) to (batch · heads, positions, columns), float32 and contiguous.
-
-    At least `columns` columns, and a multiple of 16.
-    """
+def flat(x: Tensor) -> Tensor:
+    """(batch, heads, positions, width) to (batch · heads, positions, multiple of 16), float32, contiguous."""
     # zero columns change no product, and spare the kernels a tail of single numbers
-    width = -(-max(x.shape[-1], columns) // _VECTOR) * _VECTOR
-    return F.pad(x.float(), (0, width - x.shape[-1])).flatten(0, 1).contiguous()
+    return F.pad(x.float(), (0, -x.shape[-1] % _VECTOR)).flatten(0, 1).contiguous()
 
 
 def unflat(x: Tensor, like: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """(batch · heads, positions, columns) to (batch, heads, positions, width), batch and heads as `like` has them."""
     return x.view(*like.shape[:2], *x.shape[1:])[..., :width].to(dtype)
-
-
-def common_width(key: Tensor, value: Tensor) -> int:
-    """Columns for a kernel that takes keys and values of one width: those of the wider."""
-    return max(key.shape[-1], value.shape[-1])

@@ -21,6 +21,10 @@ inline float sum(const Vec& x) {
   return at::vec::vec_reduce_all<float>([](Vec a, Vec b) { return a + b; }, x);
 }
 
+inline void scale_row(float* row, int64_t n, float factor) {
+  at::vec::map([factor](Vec x) { return x * Vec(factor); }, row, row, n);
+}
+
 inline int64_t whole_vectors(int64_t n) {
   return (n + WIDTH - 1) / WIDTH * WIDTH;
 }

@@ -1,4 +1,4 @@
-// Thresholds of sparsemax and entmax on the few candidates of one row; weights and factors from a threshold.
+// Thresholds of sparsemax, entmax and top-k on the few candidates of one row; weights and factors from a threshold.
 //
 // The methods are those of ops/thresholds.py: Newton on the norm of what is above the threshold, from max - 1, which stays
 // below the root, so that the candidates above max - 1 always contain the support.
@@ -12,17 +12,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 
 namespace attnbench {
 inline namespace CPU_CAPABILITY {
 
-// sparsemax and entmax15 work on scores times alpha - 1; entmax, any alpha from 1 to 2, on the scores themselves.
-enum class Map { sparsemax, entmax15, entmax };
+// sparsemax and entmax15 work on scores times alpha - 1; entmax, any alpha from 1 to 2, and topk on the scores themselves.
+// `e` below is alpha - 1, and for topk the number of scores that are kept.
+enum class Kind { sparsemax, entmax15, entmax, topk };
 
 // What the backward needs of a row: the maximum of its scaled scores, NaN where a score is none and infinite where
-// there is no key; and the threshold less that maximum, or for `entmax` kappa = -ln max p.
+// there is no key; and the threshold less that maximum, or for `entmax` kappa = -ln max p. inverse: for topk, one over the
+// sum of the exponentials.
 struct Level {
-  float top, threshold;
+  float top, threshold, inverse;
 };
 
 constexpr float TINY = std::numeric_limits<float>::min();
@@ -149,48 +152,94 @@ inline float entmax_level(float* w, int32_t* index, int64_t& count, float e) {
   return kappa;
 }
 
-// The weights of scores less the maximum of their row, by its threshold, or for `entmax` its kappa.
-template <Map M>
+// A number that at least k of n scores reach, n a multiple of WIDTH: the k-th of the largest of groups. -inf where so many
+// are not finite. `room`: as long as n.
+inline float bound_of_largest(const float* x, int64_t n, int64_t k, float* room) {
+  // twice as many groups as are asked for: of equal distributions 1.4 k of all scores lie above
+  const int64_t groups = whole_vectors(2 * k);
+  if (n <= groups) return -INF;
+  for (int64_t g = 0; g < groups; g += WIDTH) {
+    Vec largest = Vec::loadu(x + g);
+    for (int64_t j = g + groups; j < n; j += groups) largest = at::vec::maximum(largest, Vec::loadu(x + j));
+    largest.store(room + g);
+  }
+  std::nth_element(room, room + k - 1, room + groups, std::greater<float>());
+  return room[k - 1];
+}
+
+// The weights of scores less the maximum of their row, by its level.
+template <Kind M>
 struct Weights {
   Vec threshold, slope, power, factor;
 
-  Weights(float found, float e)
-      : threshold(found),
-        slope(M == Map::entmax ? slope_of(e, found) : 0.0f),
-        power(M == Map::entmax ? 1.0f / e : 0.0f),
-        factor(M == Map::entmax ? std::exp(-found) : 0.0f) {}
+  Weights(const Level& level, float e)
+      : threshold(level.threshold),
+        slope(M == Kind::entmax ? slope_of(e, level.threshold) : 0.0f),
+        power(M == Kind::entmax ? 1.0f / e : 0.0f),
+        factor(M == Kind::entmax ? std::exp(-level.threshold) : level.inverse) {}
 
   Vec operator()(const Vec& z) const {
-    if constexpr (M == Map::entmax) {
+    if constexpr (M == Kind::topk) {
+      return Vec::blendv(Vec(0.0f), z.exp() * factor, z >= threshold);
+    } else if constexpr (M == Kind::entmax) {
       const Vec inside = at::vec::maximum(z * slope, Vec(-1.0f));
       return (inside.log1p() * power).exp() * factor;
     } else {
       const Vec over = at::vec::maximum(z - threshold, Vec(0.0f));
-      return M == Map::sparsemax ? over : over * over;
+      return M == Kind::sparsemax ? over : over * over;
     }
   }
 };
 
+// The reach of `near` that takes what lies at `z` below the maximum as well.
+inline float just_past(float z) {
+  return std::max(std::nextafter(-z, INF), TINY);
+}
+
+// The threshold of topk: the k-th largest of `count` scores less the maximum, the smallest of fewer.
+inline float kth_largest(const float* z, int64_t count, int64_t k, float* room) {
+  std::copy_n(z, count, room);
+  const int64_t last = std::min(k, count) - 1;
+  std::nth_element(room, room + last, room + count, std::greater<float>());
+  return room[last];
+}
+
+// z: filled up with -inf.
+inline float sum_of_weights(const float* z, int64_t count, const Level& level) {
+  const Weights<Kind::topk> weigh(level, 0.0f);
+  Vec total(0.0f);
+  for (int64_t x = 0; x < count; x += WIDTH) total = total + weigh(Vec::loadu(z + x));
+  return sum(total);
+}
+
 // g = p^(2 - alpha) on the support, 0 elsewhere: dp/ds = diag(g) - g g^T / sum g.
-template <Map M>
+template <Kind M>
 inline Vec factor(const Vec& weight, float e) {
   const Vec zero(0.0f);
-  if constexpr (M == Map::sparsemax) return (weight > zero) & Vec(1.0f);
-  if constexpr (M == Map::entmax15) return weight.sqrt();
+  if constexpr (M == Kind::sparsemax) return (weight > zero) & Vec(1.0f);
+  if constexpr (M == Kind::entmax15) return weight.sqrt();
+  // softmax is the limit of alpha = 1
+  if constexpr (M == Kind::topk) return weight;
   return Vec::blendv(zero, (weight.log() * Vec(1.0f - e)).exp(), weight > zero);
 }
 
 // Leaves of n scores, a multiple of WIDTH, the weights and positions of those with weight; returns how many they are,
-// and the level of the row. `top` is their maximum, finite. The outputs need room for n entries and a vector.
-template <Map M>
-inline int64_t solve(const float* scores, int64_t n, float top, float e, float* kept, int32_t* index, Level& level) {
+// and the level of the row. `top` is their maximum, finite. The outputs, and `room`, need place for n entries and a vector.
+template <Kind M>
+inline int64_t solve(const float* scores, int64_t n, float top, float e, float* kept, int32_t* index, float* room, Level& level) {
   // no entry this far below the maximum can have weight, wherever the threshold will be
-  int64_t count = near(scores, n, top, M == Map::entmax ? 1.0f / e : 1.0f, kept, index), size = 0;
-  if constexpr (M == Map::entmax)
-    level = {top, entmax_level(kept, index, count, e)};
+  float reach = M == Kind::entmax ? 1.0f / e : 1.0f;
+  const auto k = static_cast<int64_t>(e);
+  if constexpr (M == Kind::topk) reach = just_past(bound_of_largest(scores, n, k, room) - top);
+  int64_t count = near(scores, n, top, reach, kept, index), size = 0;
+  level = {top, 0.0f, 1.0f};
+  if constexpr (M == Kind::topk)
+    level.threshold = kth_largest(kept, count, k, room), level.inverse = 1.0f / sum_of_weights(kept, count, level);
+  else if constexpr (M == Kind::entmax)
+    level.threshold = entmax_level(kept, index, count, e);
   else
-    level = {top, M == Map::sparsemax ? sparsemax_threshold(kept, count) : entmax15_threshold(kept, count)};
-  const Weights<M> weigh(level.threshold, e);
+    level.threshold = M == Kind::sparsemax ? sparsemax_threshold(kept, count) : entmax15_threshold(kept, count);
+  const Weights<M> weigh(level, e);
   for (int64_t x = 0; x < count; x += WIDTH) {
     const Vec weights = weigh(Vec::loadu(kept + x));
     // candidates that turned out to have no weight fall out; in place, since writing never passes reading
@@ -200,12 +249,14 @@ inline int64_t solve(const float* scores, int64_t n, float top, float e, float* 
 }
 
 // The same from a level that is known.
-template <Map M>
+template <Kind M>
 inline int64_t support(const float* scores, int64_t n, const Level& level, float e, float* kept, int32_t* index) {
-  // where 1 + c z is zero
-  const float reach = M == Map::entmax ? 1.0f / slope_of(e, level.threshold) : -level.threshold;
+  // of entmax, where 1 + c z is zero; a score at the threshold of topk is kept
+  const float reach = M == Kind::entmax ? 1.0f / slope_of(e, level.threshold)
+                      : M == Kind::topk ? just_past(level.threshold)
+                                        : -level.threshold;
   const int64_t count = near(scores, n, level.top, reach, kept, index);
-  const Weights<M> weigh(level.threshold, e);
+  const Weights<M> weigh(level, e);
   for (int64_t x = 0; x < count; x += WIDTH) weigh(Vec::loadu(kept + x)).store(kept + x);
   return count;
 }

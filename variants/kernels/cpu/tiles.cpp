@@ -7,6 +7,7 @@
 
 #include "dropout.h"
 #include "gemm.h"
+#include "lists.h"
 #include "map.h"
 #include "rows.h"
 
@@ -30,64 +31,6 @@ using at::Tensor;
 constexpr int64_t ROWS = 128, COLUMNS = 256;
 // numbers of a query that a map may have
 constexpr int64_t MOST_NUMBERS = 16;
-
-constexpr uint64_t EVERY = ~uint64_t{0};
-
-// Which keys each query sees, where that is no interval: for each block of 64 queries the tiles of 64 keys in which any
-// is seen, and for each query of such a tile a word of bits. In the backward a block is of keys, and a tile of queries.
-struct Lists {
-  // (patterns · blocks + 1), where the tiles of a block begin; (tiles), which; (tiles, 64), bits; (examples, tiles of
-  // keys), bits of keys that are real
-  const int32_t *offsets = nullptr, *tiles = nullptr;
-  const int64_t *words = nullptr, *real = nullptr;
-  int64_t patterns = 0, blocks = 0, real_words = 0;
-  bool of_keys = false;
-
-  Lists(at::TensorList parts, const Heads& heads, bool keys) : of_keys(keys) {
-    if (parts.empty()) return;
-    TORCH_CHECK(parts.size() == 4, "expected offsets, tiles, words and real keys, got ", parts.size(), " tensors");
-    offsets = parts[0].const_data_ptr<int32_t>(), tiles = parts[1].const_data_ptr<int32_t>();
-    words = parts[2].const_data_ptr<int64_t>(), real = parts[3].const_data_ptr<int64_t>();
-    blocks = ((keys ? heads.keys : heads.queries) + KEYS_OF_WORD - 1) / KEYS_OF_WORD;
-    patterns = (parts[0].numel() - 1) / std::max<int64_t>(1, blocks);
-    real_words = (heads.keys + KEYS_OF_WORD - 1) / KEYS_OF_WORD;
-    TORCH_CHECK(patterns * blocks + 1 == parts[0].numel() && (patterns == 1 || patterns == heads.per_example),
-                "expected a list for each block, of one pattern or of each head");
-    TORCH_CHECK(parts[2].numel() == parts[1].numel() * KEYS_OF_WORD, "expected 64 words for each tile");
-    TORCH_CHECK(parts[3].numel() * heads.per_example == real_words * heads.all, "expected real keys of each example");
-  }
-
-  explicit operator bool() const { return offsets; }
-
-  // Calls work(place, entries, number) for the tiles of a block, neighbours joined while they have at most `most` entries;
-  // `number`: that of the first tile in the lists; `all`: how many entries there are.
-  template <typename Work>
-  void by_pieces(const Heads& heads, int64_t head, int64_t block, int64_t most, int64_t all, const Work& work) const {
-    const int32_t* own = offsets + (patterns == 1 ? 0 : head % heads.per_example) * blocks + block;
-    for (int64_t number = own[0], count; number < own[1]; number += count) {
-      const int64_t place = tiles[number] * KEYS_OF_WORD;
-      count = 1;
-      while (number + count < own[1] && tiles[number + count] == tiles[number] + count && (count + 1) * KEYS_OF_WORD <= most)
-        count++;
-      work(place, std::min(count * KEYS_OF_WORD, all - place), number);
-    }
-  }
-
-  // Of the entries x of row `row` of a block, from `place` on, those that are not seen become `hidden`; all, where a row
-  // is a key that is not real.
-  void hide(int64_t example, int64_t row, int64_t r, int64_t place, int64_t number, int64_t n, float* x, float hidden) const {
-    for (int64_t t = 0; t * KEYS_OF_WORD < n; t++) {
-      const int64_t key = of_keys ? row : place + t * KEYS_OF_WORD;
-      const auto is_real = static_cast<uint64_t>(real[example * real_words + key / KEYS_OF_WORD]);
-      const uint64_t may = of_keys ? (is_real >> key % KEYS_OF_WORD & 1 ? EVERY : 0) : is_real;
-      const uint64_t word = static_cast<uint64_t>(words[(number + t) * KEYS_OF_WORD + r]) & may;
-      if (word == EVERY) continue;
-      float* part = x + t * KEYS_OF_WORD;
-      const int64_t left = std::min(KEYS_OF_WORD, n - t * KEYS_OF_WORD);
-      for (int64_t k = 0; k < left; k++) part[k] = word >> k & 1 ? part[k] : hidden;
-    }
-  }
-};
 
 // What every task of a pass reads. numbers (numbers, heads in all, queries): those of the map; sinks (heads in all): the
 // score of one key more without a value, which has a part of the sum.
@@ -119,11 +62,11 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
                   float* inverses) {
   const Heads& heads = pass.heads;
   const Map& map = pass.map;
-  const int64_t columns = heads.columns, rows = std::min(pass.rows, heads.queries - first);
+  const int64_t columns = heads.columns, wide = heads.wide, rows = std::min(pass.rows, heads.queries - first);
   const int64_t start = head * heads.queries + first;
   const int32_t *limits = heads.limits_of(head) + first, *lowers = pass.lowers_of(head) + first;
   const Tensor query = matrix(heads.query + start * columns, rows, columns, columns);
-  const Tensor out = matrix(output + start * columns, rows, columns, columns);
+  const Tensor out = matrix(output + start * wide, rows, wide, wide);
   for (int64_t r = 0; r < rows; r++) {
     block.top[r] = pass.sinks ? pass.sinks[head] : -INF;
     block.total[r] = 0.0f;
@@ -133,10 +76,10 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
   bool started = false;
   // the entries j to j + n; `number`: of the first tile in the lists
   const auto attend_piece = [&](int64_t j, int64_t n, int64_t number) {
-    const int64_t at = (heads.keys_of(head) + j) * columns;
+    const int64_t at = heads.keys_of(head) + j;
     const Tensor scores = matrix(tile, rows, n, n);
     // a tile of scores, used while it is in the second-level cache
-    multiply(scores, query, matrix(heads.key + at, n, columns, columns).t(), 1.0f, false);
+    multiply(scores, query, matrix(heads.key + at * columns, n, columns, columns).t(), 1.0f, false);
     for (int64_t r = 0; r < rows; r++) {
       float *row = tile + r * n, *numbers = block.numbers[r];
       int64_t low = 0, high = n;
@@ -153,9 +96,7 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
           // what was summed before is less the old maximum; it is none on the first tile, or where all scores are -inf
           const float factor = std::exp(block.top[r] - top);
           block.total[r] *= factor;
-          if (started)
-            at::vec::map([factor](Vec x) { return x * Vec(factor); }, output + (start + r) * columns,
-                         output + (start + r) * columns, columns);
+          if (started) scale_row(output + (start + r) * wide, wide, factor);
           block.top[r] = top;
         }
         numbers[0] = block.top[r];
@@ -168,7 +109,7 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
       if (pass.dropout.active) pass.dropout.drop(pass.dropout.row(head, first + r), j, high, row);
     }
     // the first tile writes, the others add: no pass to clear the output
-    multiply(out, scores, matrix(heads.value + at, n, columns, columns), 1.0f, started);
+    multiply(out, scores, matrix(heads.value + at * wide, n, wide, wide), 1.0f, started);
     started = true;
   };
   if (pass.lists) {
@@ -189,8 +130,7 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
       map.weigh(1.0f, 1, &sink, block.numbers[r], &block.total[r]);
     }
     const float total = block.total[r] + pass.epsilon, inverse = total == 0.0f ? 1.0f : 1.0f / total;
-    at::vec::map([inverse](Vec x) { return x * Vec(inverse); }, output + (start + r) * columns,
-                 output + (start + r) * columns, columns);
+    scale_row(output + (start + r) * wide, wide, inverse);
     inverses[start + r] = inverse;
     // a query without a key has no largest score; with zero none of the map's numbers becomes infinite
     if (map.tops) tops[start + r] = block.top[r] == -INF ? 0.0f : block.top[r];
@@ -216,7 +156,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(
                   rows};
   TORCH_CHECK(!pass.lists || (map.tops && rows == KEYS_OF_WORD), "expected blocks of 64 rows, and a map with a largest score");
   TORCH_CHECK(rows % KEYS_OF_WORD == 0 && rows <= ROWS, "expected blocks of 64 or 128 rows, got ", rows);
-  Tensor output = at::empty_like(query);
+  Tensor output = at::empty({heads.all, heads.queries, heads.wide}, query.options());
   Tensor tops = at::empty({map.tops ? heads.all : 0, heads.queries}, query.options());
   Tensor inverses = at::empty({map.sums ? heads.all : 0, heads.queries}, query.options());
   const int64_t blocks = (heads.queries + rows - 1) / rows;
@@ -257,25 +197,27 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
   // heads that share keys are of one example
   const int32_t *limits = heads.limits_of(group * heads.group), *lowers = pass.lowers_of(group * heads.group);
   // limits never fall: from the last one on lie keys that no query sees, and there may be anything in them
-  const int64_t columns = heads.columns, seen = heads.queries ? limits[heads.queries - 1] : 0;
+  const int64_t columns = heads.columns, wide = heads.wide, seen = heads.queries ? limits[heads.queries - 1] : 0;
   const int64_t all = std::min(pass.rows, heads.keys - first);
   int64_t rows = std::clamp<int64_t>(seen - first, 0, all);
   // queries before `start` end before these keys, queries from `stop` on begin behind them
   const int64_t start = std::upper_bound(limits, limits + heads.queries, first) - limits;
   const int64_t stop = std::lower_bound(lowers, lowers + heads.queries, first + rows) - lowers;
   if (start >= stop) rows = 0;
-  const int64_t at = (group * heads.keys + first) * columns;
-  for (float* sum : {to.to_key, to.to_value}) std::fill_n(sum + at + rows * columns, (all - rows) * columns, 0.0f);
+  float *const to_key = to.to_key + (group * heads.keys + first) * columns;
+  float *const to_value = to.to_value + (group * heads.keys + first) * wide;
+  std::fill_n(to_key + rows * columns, (all - rows) * columns, 0.0f);
+  std::fill_n(to_value + rows * wide, (all - rows) * wide, 0.0f);
   if (!rows) return;
-  const Tensor key = matrix(heads.key + at, rows, columns, columns), value = matrix(heads.value + at, rows, columns, columns);
-  const Tensor key_sum = matrix(to.to_key + at, rows, columns, columns);
-  const Tensor value_sum = matrix(to.to_value + at, rows, columns, columns);
+  const Tensor key = matrix(heads.key + (group * heads.keys + first) * columns, rows, columns, columns);
+  const Tensor value = matrix(heads.value + (group * heads.keys + first) * wide, rows, wide, wide);
+  const Tensor key_sum = matrix(to_key, rows, columns, columns), value_sum = matrix(to_value, rows, wide, wide);
   bool started = false;
   // queries i to i + n of a head; `number`: of the first tile in the lists
   const auto differentiate_piece = [&](int64_t head, int64_t i, int64_t n, int64_t number) {
     const int64_t own = head * heads.queries + i;
     const Tensor query = matrix(heads.query + own * columns, n, columns, columns);
-    const Tensor grad_rows = matrix(to.output + own * columns, n, columns, columns);
+    const Tensor grad_rows = matrix(to.output + own * wide, n, wide, wide);
     const Tensor scores = matrix(tile, rows, n, n), gradients = matrix(grad_weights, rows, n, n);
     // transposed tiles: the gradients of keys and values are then plain products, which run faster than those that
     // read their left factor by columns (NOTES.md)
@@ -305,7 +247,7 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
         high = std::max<int64_t>(low, std::upper_bound(lowers + i, lowers + i + n, first + r) - (lowers + i));
       }
       const auto drop = [&](float* x) {
-        Dropout::by_vectors(n, [&](int64_t v, int64_t entries) {
+        map::by_vectors(n, [&](int64_t v, int64_t entries) {
           const Vec factors = pass.dropout.factors(words + r / 32 * COLUMNS + v, static_cast<int>(r % 32));
           (Vec::loadu(x + v, entries) * factors).store(x + v, entries);
         });
@@ -333,19 +275,18 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
       for (int64_t i = start; i < stop; i += pass.columns()) differentiate_piece(head, i, std::min(pass.columns(), stop - i), 0);
     }
   }
-  if (!started)
-    for (float* sum : {to.to_key, to.to_value}) std::fill_n(sum + at, rows * columns, 0.0f);
+  if (!started) key_sum.zero_(), value_sum.zero_();
 }
 
 // What divides a query's weights passes back: the gradient of its sum, and through that the gradient of the sink's score.
 void differentiate_sums(const Pass& pass, int64_t head, const float* output, const Gradients& to, float* of_sums,
                         float* to_sinks) {
   const Heads& heads = pass.heads;
-  const int64_t start = head * heads.queries, columns = heads.columns;
+  const int64_t start = head * heads.queries, wide = heads.wide;
   for (int64_t r = start; r < start + heads.queries; r++)
     of_sums[r] = -to.inverses[r] * at::vec::map2_reduce_all<float>(
-        [](Vec x, Vec y) { return x * y; }, [](Vec x, Vec y) { return x + y; }, to.output + r * columns,
-        output + r * columns, columns);
+        [](Vec x, Vec y) { return x * y; }, [](Vec x, Vec y) { return x + y; }, to.output + r * wide, output + r * wide,
+        wide);
   if (!pass.sinks) return;
   std::vector<float> scores(heads.queries, pass.sinks[head]), gradients(heads.queries, 0.0f);
   const int64_t stride = heads.all * heads.queries;
@@ -367,7 +308,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   const Pass pass{heads, Dropout(seed, least, order, heads), map, Lists(lists, heads, true),
                   lowers.const_data_ptr<int32_t>(), numbers.const_data_ptr<float>(),
                   sinks ? sinks->const_data_ptr<float>() : nullptr, static_cast<float>(scale), 0.0f, rows};
-  TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == query.sizes(), "expected a grad_output like the query");
+  TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == output.sizes(), "expected a grad_output like the output");
   const int64_t blocks = (heads.keys + rows - 1) / rows;
   // where heads are few, the keys of each are shared out, every share with sums of its own, added in order
   const int64_t shares = heads.shares(blocks);

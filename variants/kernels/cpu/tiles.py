@@ -13,7 +13,7 @@ from ...ops.dropout import WeightDropout
 from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from ...ops.inputs import check_inputs
 from .lists import BLOCK, SeenTiles
-from .packing import Packing, common_width, flat, unflat
+from .packing import Packing, flat, unflat
 from .written import Written, write
 
 
@@ -90,14 +90,22 @@ class _Sums(torch.autograd.Function):
         ctx.drop, ctx.written, ctx.names = drop, written, names
         ctx.scale = query.shape[-1] ** -0.5
         ctx.rows = BLOCK if lists else _rows(mask, packing)
-        width = common_width(key, value)
-        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         count = (packing.limits - packing.lowers).clamp(min=1)[:, None]
         given = {"count": count, **{name: x[:, None] for name, x in zip(names, learned, strict=True)}}
         numbers = written.numbers(written.forward, given, query.shape[:3])
         sinks = None if sink is None else sink.float().repeat(batch)
         output, tops, inverses = torch.ops.attnbench_cpu.tiles_forward(
-            *(*packed, packing.lowers, packing.limits, ctx.scale, written.address, numbers, sinks, epsilon, ctx.rows),
+            *(
+                *packing.pack(query, key, value),
+                packing.lowers,
+                packing.limits,
+                ctx.scale,
+                written.address,
+                numbers,
+                sinks,
+                epsilon,
+                ctx.rows,
+            ),
             [*lists.by_queries, lists.real(mask.valid, batch)] if lists else [],
             *packing.drop_arguments(drop),
         )
@@ -111,16 +119,14 @@ class _Sums(torch.autograd.Function):
         query, key, value, sink, output, tops, inverses, count, *learned = ctx.saved_tensors
         packing, written = ctx.packing, ctx.written
         batch, heads, queries, _ = query.shape
-        width = common_width(key, value)
-        packed = flat(query, columns=width), packing.pack(key, columns=width), packing.pack(value, columns=width)
         given = {"count": count, **{name: x[:, None] for name, x in zip(ctx.names, learned, strict=True)}}
         if tops.numel():
             given["top"] = tops.view(batch, heads, queries)
         numbers = written.numbers(written.backward, given, query.shape[:3])
         sinks = None if sink is None else sink.float().repeat(batch)
         to_query, to_key, to_value, to_numbers, to_sinks = torch.ops.attnbench_cpu.tiles_backward(
-            *(flat(grad_output, columns=width), output, inverses, *packed, packing.lowers, packing.limits, ctx.scale),
-            *(written.address, numbers, sinks, ctx.rows),
+            *(flat(grad_output), output, inverses, *packing.pack(query, key, value), packing.lowers, packing.limits),
+            *(ctx.scale, written.address, numbers, sinks, ctx.rows),
             [*ctx.lists.by_keys, ctx.lists.real(ctx.valid, batch)] if ctx.lists else [],
             *packing.drop_arguments(ctx.drop),
         )

@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from cpu_kernels import DRAW, assert_equals_eager, inputs_of, make, masks_of, passes, require_kernels
+from cpu_kernels import DRAW, Inputs, assert_equals_eager, inputs_of, make, masks_of, passes, require_kernels
+from torch import Tensor
 
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.maps.differential import Impl, softmax_maps
 from attnbench.variants.ops.dropout import draw_seed, keep_mask, kept_scale
 
-NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=learned]", "asentmax")
+NAMES = ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]", "entmax[alpha=learned]", "asentmax", "topk[k=20]")
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +60,34 @@ def test_rates_near_the_ends(name: str) -> None:
     for rate in (1e-3, 0.9):
         assert_equals_eager(name, inputs, upstream, Mask(), rate)
     assert not any(x.any() for x in passes(make(name, "cpp", 16, 2, 1.0), inputs, upstream, Mask())[:4])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_maps_that_are_subtracted_equal_the_eager_definition(rate: float) -> None:
+    """`differential`, and the maps of both versions: two heads for one of keys, values of twice the width."""
+    for queries, keys in ((150, 150), (70, 131)):
+        inputs, upstream = inputs_of(queries, keys, 24, heads=3, batch=3)
+        (query, _, _), _ = inputs_of(queries, keys, 12, heads=4, batch=3)
+        _, key, _ = inputs_of(queries, keys, 12, heads=4, kv_heads=2, batch=3)[0]
+        value, wide = (
+            inputs_of(keys, keys, 24, heads=2, batch=3)[0][2],
+            inputs_of(queries, keys, 24, heads=4, batch=3)[1],
+        )
+        for mask in masks_of(3, keys).values():
+            assert_equals_eager("differential", inputs, upstream, mask, rate)
+            found, right = (_maps(impl, (query, key, value), wide, mask, rate) for impl in ("cpp", "eager"))
+            for a, b in zip(found, right, strict=True):
+                torch.testing.assert_close(a.double(), b, rtol=0, atol=5e-6 * float(b.abs().max()))
+
+
+def _maps(impl: Impl, inputs: Inputs, upstream: Tensor, mask: Mask, rate: float) -> list[Tensor]:
+    """Output and gradients; eager ones in float64."""
+    dtype = torch.float32 if impl == "cpp" else torch.float64
+    leaves = [x.to(dtype).requires_grad_() for x in inputs]
+    torch.manual_seed(DRAW)
+    output, ran = softmax_maps(impl, leaves[0], leaves[1], leaves[2], mask, rate)
+    assert ran == impl
+    return [output.detach(), *torch.autograd.grad(output, leaves, upstream.to(dtype))]
 
 
 def test_packed_sequences_equal_the_eager_definition() -> None:

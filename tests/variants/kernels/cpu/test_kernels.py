@@ -21,12 +21,14 @@ from cpu_kernels import (
     require_kernels,
 )
 from error_budget import over_budget
+from torch import Tensor
 
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.measure.memory import peak_bytes
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.kernels import dispatch
+from attnbench.variants.maps.rela import ReLA
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def test_the_spreads_reach_short_long_and_dense_supports() -> None:
 def test_masks_lengths_and_widths(queries: int, keys: int, head_dim: int) -> None:
     """Keys with holes, one sequence with a single key, queries fewer and more than keys."""
     inputs, upstream = inputs_of(queries, keys, head_dim, batch=3)
-    for name in ("rela", "entmax15", "entmax[alpha=1.2]"):
+    for name in ("rela", "entmax15", "entmax[alpha=1.2]", "topk[k=5]"):
         for mask in masks_of(3, keys).values():
             assert_equals_eager(name, inputs, upstream, mask)
 
@@ -124,7 +126,7 @@ def test_the_gradient_of_a_learned_alpha_equals_the_package() -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["rela", "sparsemax", "entmax15", "entmax[alpha=learned]", "asentmax"])
+@pytest.mark.parametrize("name", ["rela", "sparsemax", "entmax15", "entmax[alpha=learned]", "asentmax", "topk"])
 def test_half_precision_is_computed_in_float32_and_rounded_once(name: str, dtype: torch.dtype) -> None:
     inputs, upstream = inputs_of(70, 90, 24)
     half = [x.to(dtype) for x in inputs]
@@ -138,7 +140,7 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(name: str, dtype
 
 @needs_kernels
 @pytest.mark.parametrize("heads", [1, 8])
-@pytest.mark.parametrize("name", ["rela", "entmax15", "entmax[alpha=learned]"])
+@pytest.mark.parametrize("name", ["rela", "entmax15", "entmax[alpha=learned]", "topk"])
 def test_the_same_bits_twice_and_the_same_numbers_with_another_thread(name: str, heads: int) -> None:
     """With one head the backward shares out queries or keys; each thread then has sums of its own."""
     inputs, upstream = inputs_of(300, 300, 32, batch=1, heads=heads, spread=0.5)
@@ -158,6 +160,30 @@ def test_the_same_bits_twice_and_the_same_numbers_with_another_thread(name: str,
 
 
 @needs_kernels
+@pytest.mark.parametrize("name", ["rela", "entmax15", "topk[k=5]", "softmax1"])
+@pytest.mark.parametrize("spread", [1.0, 0.02])
+def test_values_may_have_another_width_than_keys(name: str, spread: float) -> None:
+    """Narrower and wider, under a mask that moves keys; short supports and dense products."""
+    for width in (8, 40):
+        (query, key, _), _ = inputs_of(150, 170, 20, heads=4, kv_heads=2, spread=spread)
+        value, upstream = (inputs_of(150, 170, width, heads=4, kv_heads=2)[at] for at in (0, 1))
+        inputs = (query, key, value[2])
+        if name == "rela":
+            # its norm has parameters of one width
+            found, right = (_sums(make(name, impl, 20, 4), inputs, upstream) for impl in ("cpp", "eager"))
+            for a, b in zip(found, right, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        else:
+            assert_equals_eager(name, inputs, upstream, masks_of(2, 170)["holes, causal"], 0.2)
+
+
+def _sums(variant: ReLA, inputs: tuple[Tensor, ...], upstream: Tensor) -> list[Tensor]:
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    sums = variant.sums(leaves[0], leaves[1], leaves[2], masks_of(2, 170)["holes, causal"])
+    return [sums.detach(), *torch.autograd.grad(sums, leaves, upstream)]
+
+
+@needs_kernels
 def test_the_layout_of_inputs_changes_nothing() -> None:
     """As a projection leaves them: positions before heads, and a value that is a slice."""
     inputs, upstream = inputs_of(70, 70, 16)
@@ -173,7 +199,7 @@ def test_the_layout_of_inputs_changes_nothing() -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("name", ["rela", "sparsemax", "entmax15"])
+@pytest.mark.parametrize("name", ["rela", "sparsemax", "entmax15", "topk"])
 def test_memory_grows_with_the_length_and_not_with_its_square(name: str) -> None:
     peaks = []
     for length in (1024, 4096):
@@ -188,7 +214,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square(name: str) -> None
 def test_an_infinite_or_missing_number_makes_its_row_no_number() -> None:
     inputs, _ = inputs_of(20, 20, 16, batch=1)
     inputs[0][0, 0, 3, 2] = float("nan")
-    for name in ("sparsemax", "entmax15", "entmax[alpha=1.2]"):
+    for name in ("sparsemax", "entmax15", "entmax[alpha=1.2]", "topk[k=5]"):
         output = make(name, "cpp", 16)(*inputs, Mask())
         assert output[0, 0, 3].isnan().all() and output.isnan().sum() == 16
 
@@ -251,4 +277,4 @@ except Unsupported as refusal:
 @pytest.mark.parametrize(("queries", "keys"), [(16, 16), (1, 2**20)])
 def test_small_problems_and_single_queries_stay_eager_and_build_nothing(queries: int, keys: int) -> None:
     query, key = torch.empty(1, 1, queries, 8), torch.empty(1, 1, keys, 8)
-    assert dispatch.choose_implementation("auto", query, key, cpu_kernels=True) == "eager"
+    assert dispatch.choose_implementation("auto", query, key, kernels=dispatch.DROPPING) == "eager"
