@@ -69,6 +69,7 @@ def converted(checkpoint, text, tmp_path_factory):
     return convert(checkpoint, text, SETTING, store, CPU, lambda line: None), store
 
 
+@pytest.mark.slow
 def test_every_result_is_a_record_that_the_store_gives_back(converted):
     records, store = converted
     assert [(str(r.cell.variant), str(r.cell.preset)) for r in records] == [
@@ -154,6 +155,7 @@ def test_nothing_but_a_plain_local_checkpoint_is_loaded(checkpoint, tmp_path):
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_converted_is_said(checkpoint, text, tmp_path):
     store = Store(tmp_path)
     store.prepare()
@@ -271,6 +273,7 @@ def classified(tried, tmp_path_factory):
     return convert(folder, lines, setting, store, CPU, quiet), store, folder
 
 
+@pytest.mark.slow
 def test_a_classifier_is_ranked_by_accuracy_on_lines_of_ones_own(classified):
     records, store, _ = classified
     assert [str(r.cell.variant) for r in records] == ["softmax", "entmax15"] * 2

@@ -278,6 +278,7 @@ def done(context: WorkerContext, variant: str, lane: str = "train", task: str = 
     return record
 
 
+@pytest.mark.slow
 def test_a_cell_becomes_a_record_and_its_model_writes(context: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     record = done(context, "softmax")
     assert record.outcome is Outcome.OK, record.reason
