@@ -189,7 +189,7 @@ def as_variant(found: Any, name: str) -> type[Variant]:
     if isinstance(found, type) and issubclass(found, Variant):
         return found
     if not callable(found):
-        raise SelectionError(f"expected {name} to be a class, a function or a module, got {type(found).__name__}")
+        raise SelectionError(f"expected {name} to be a class, a function or an nn.Module, got {type(found).__name__}")
     names = [] if isinstance(found, type | nn.Module) else list(parameters_of(found))
     if names[:2] == ["scores", "allowed"]:
         return score_map()(found)

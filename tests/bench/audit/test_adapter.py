@@ -371,6 +371,6 @@ def test_a_class_of_the_contract_stays_as_it_is_and_a_map_of_scores_becomes_one(
     assert as_variant(Own, "mine") is Own
     found = as_variant(sharper, "mine")
     assert list(parameters(found)) == ["power"] and found(SHAPE, power=3.0).options == {"power": 3.0}
-    with pytest.raises(SelectionError, match="a class, a function or a module, got int"):
+    with pytest.raises(SelectionError, match=r"a class, a function or an nn\.Module, got int"):
         as_variant(3, "mine")
     assert takes_shape(lambda shape: None) and not takes_shape(Own) and not takes_shape(swapped)
