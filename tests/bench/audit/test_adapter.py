@@ -213,6 +213,31 @@ def test_a_config_has_the_sizes_under_their_usual_names() -> None:
     assert quick_gate(found, SHAPE) is None
 
 
+def test_settings_are_parameters_by_their_fields_alone() -> None:
+    class Sizes:
+        def __init__(self, n_embd: int, window: int = 7):
+            self.n_embd, self.window = n_embd, window
+
+    def layer(config: Sizes, bias: bool = True) -> nn.Module:
+        return Coarse(config.n_embd)
+
+    layer.__annotations__["config"] = Sizes  # that of a local class is no name of this file
+    assert {"n_embd", "window", "bias", "call"} == set(parameters(as_variant(layer, "mine.py:layer")))
+    assert set(parameters(as_variant(Configured, "mine.py:Configured"))) == {"call"}
+
+
+def test_the_trials_of_a_call_leave_random_numbers_as_they_are() -> None:
+    torch.manual_seed(seed(8))
+    expected = Both(16, 2).inner.in_proj_weight
+    torch.manual_seed(seed(8))
+    module = as_variant(Both, "mine.py:Both")(SHAPE).module
+    assert torch.equal(module.inner.in_proj_weight, expected)
+    after = torch.rand(3)
+    torch.manual_seed(seed(8))
+    Both(16, 2)
+    assert torch.equal(after, torch.rand(3))
+
+
 def test_a_size_that_no_model_tells_is_asked_for() -> None:
     def make(dim: int, window: int) -> nn.Module:
         return Coarse(dim)
