@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from cpu_kernels import draw, inputs_of, make, passes, require_kernels
+from cpu_kernels import draw, inputs_of, make, masks_of, passes, require_kernels
 from seeds import seed
 from torch import Tensor
 
@@ -123,7 +123,19 @@ def test_a_run_gives_the_same_bits_again(kind: type[ElementwiseMap]) -> None:
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
-def test_two_threads_agree_with_one() -> None:
+def relative_passes(inputs: tuple[Tensor, ...], upstream: Tensor, mask: Mask, rate: float) -> list[Tensor]:
+    return passes(make("relative[clip=9]", "cpp", 16, 2, rate), list(inputs), upstream, mask)
+
+
+def test_a_run_by_distance_gives_the_same_bits_again() -> None:
+    require_kernels()
+    inputs, upstream = inputs_of(260, 333, 16, heads=2)
+    first, second = (relative_passes(inputs, upstream, masks_of(2, 333)["holes, causal"], 0.1) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("run", [partial(passes_of, Softmax1, "cpp"), relative_passes])
+def test_two_threads_agree_with_one(run: Callable[..., list[Tensor]]) -> None:
     require_kernels()
     inputs, upstream = inputs_of(260, 333, 16, heads=2)
     given = torch.get_num_threads()
@@ -131,7 +143,7 @@ def test_two_threads_agree_with_one() -> None:
         found = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            found.append(passes_of(Softmax1, "cpp", inputs, upstream, Mask(causal=True), 0.1))
+            found.append(run(inputs, upstream, Mask(causal=True), 0.1))
     finally:
         torch.set_num_threads(given)
     assert worst(found[0], [x.double() for x in found[1]]) < 1e-5
@@ -247,6 +259,23 @@ def test_any_list_is_its_mask_with_dropout_a_sink_and_fewer_heads_of_keys(rate: 
     assert not found[0][:, [0, 2, 3], 64:128].any()
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("options", ["clip=1", "clip=16", "clip=16,values=false", "clip=500"])
+def test_vectors_by_distance_are_those_of_float64(options: str, rate: float) -> None:
+    """Padding in the middle moves keys, not their distances; fewer queries than keys, and more."""
+    require_kernels()
+    for queries, keys in ((300, 300), (70, 390), (150, 90)):
+        inputs, upstream = inputs_of(queries, keys, 20, batch=3, heads=2)
+        for mask in masks_of(3, keys).values():
+            found = []
+            for impl, dtype in (("cpp", torch.float32), ("eager", torch.float64)):
+                variant = make(f"relative[{options}]", impl, 20, 2, rate).to(dtype)
+                found.append(passes(variant, [x.to(dtype) for x in inputs], upstream.to(dtype), mask))
+                assert variant.implementation == impl
+            # gradients of the table of keys cancel: the definition in float32 is 1e-5 off in the same places
+            assert worst(*found) < 5e-5, (queries, keys, mask.causal)
+
+
 def test_lists_are_made_again_for_another_plan() -> None:
     require_kernels()
     inputs, _ = inputs_of(260, 260, 16, heads=3)
@@ -261,6 +290,7 @@ def test_lists_are_made_again_for_another_plan() -> None:
 MAP = partial(test_output_and_gradients_are_those_of_float64, Softmax1)
 WINDOW = test_windows_are_those_of_the_mask
 LIST = test_any_list_is_its_mask_with_dropout_a_sink_and_fewer_heads_of_keys
+DISTANCE = partial(test_vectors_by_distance_are_those_of_float64, "clip=16")
 
 FAULTS: dict[str, tuple[str, str, Callable[[], None]]] = {
     "one key past the edge": ("(limits[r] - j, low, n)", "(limits[r] + 1 - j, low, n)", partial(MAP, "causal", 0.0)),
@@ -277,6 +307,12 @@ FAULTS: dict[str, tuple[str, str, Callable[[], None]]] = {
     ),
     "a sum that keeps its old maximum": ("block.total[r] *= factor;", "", partial(MAP, "all", 0.0)),
     "the sign of the sum's gradient": ("of_sums[r] = -to.", "of_sums[r] = to.", partial(MAP, "all", 0.0)),
+    "the distance of another query": ("add(example, first + r, j", "add(example, r, j", partial(DISTANCE, 0.0)),
+    "sums by distance that keep their old maximum": (
+        "if (by_distance) scale_row(by_distance + r * distances, distances, factor);", "", partial(DISTANCE, 0.0),
+    ),
+    "numbers of a query beside": ("row, pass.distances.added + own)", "row, pass.distances.added + own - i)",
+                                  partial(DISTANCE, 0.0)),
 }  # fmt: skip
 
 
