@@ -100,16 +100,17 @@ def test_windows_are_those_of_the_mask(size: int, rate: float) -> None:
     assert worst(found, right) < 1e-5
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.2])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("queries", [60, 390])
 @pytest.mark.parametrize("name", ["window[size=30]", "window[size=90,sink=learned]", "local[query_block=24,flange=50]"])
-def test_patterns_in_tiles_are_those_of_float64(name: str, queries: int, causal: bool) -> None:
+def test_patterns_in_tiles_are_those_of_float64(name: str, queries: int, causal: bool, rate: float) -> None:
     """Fewer queries than keys are the last ones."""
     require_kernels()
     inputs, upstream = inputs_of(queries, 390, 16, heads=2)
     mask, found = Mask(valid=draw(2, 390, salt=7) > -0.5, causal=causal), []
     for impl, dtype in (("cpp", torch.float32), ("eager", torch.float64)):
-        variant = make(name, impl, 16, heads=2).to(dtype)
+        variant = make(name, impl, 16, 2, rate).to(dtype)
         found.append(passes(variant, [x.to(dtype) for x in inputs], upstream.to(dtype), mask))
         assert variant.implementation == impl
     assert worst(*found) < 1e-5
@@ -210,13 +211,14 @@ def test_a_map_that_takes_what_nothing_gives_is_refused_where_it_is_declared(fun
         elementwise_map(learned={"width": 1.5})(function)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.2])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("queries", [60, 390])
 @pytest.mark.parametrize(
     "name", ["longformer[window=30,global_tokens=3]", "longformer[window=5,global_tokens=70]", "bigbird[block=16]"]
 )
 @pytest.mark.parametrize("causal", [False, True])
-def test_lists_of_tiles_are_those_of_float64(name: str, causal: bool, queries: int, padded: bool) -> None:
+def test_lists_of_tiles_are_those_of_float64(name: str, causal: bool, queries: int, padded: bool, rate: float) -> None:
     """A pattern of all heads and one of each; tiles left over at both ends; padding in the middle of tiles."""
     require_kernels()
     if causal and name.startswith("bigbird"):
@@ -224,7 +226,7 @@ def test_lists_of_tiles_are_those_of_float64(name: str, causal: bool, queries: i
     inputs, upstream = inputs_of(queries, 390, 20, heads=3)
     mask, found = Mask(valid=draw(2, 390, salt=7) > -0.5 if padded else None, causal=causal), []
     for impl, dtype in (("cpp", torch.float32), ("eager", torch.float64)):
-        variant = make(name, impl, 20, heads=3).to(dtype)
+        variant = make(name, impl, 20, 3, rate).to(dtype)
         found.append(passes(variant, [x.to(dtype) for x in inputs], upstream.to(dtype), mask))
         assert variant.implementation == impl
     assert worst(*found) < 1e-5
@@ -311,6 +313,7 @@ FAULTS: dict[str, tuple[str, str, Callable[[], None]]] = {
     "sums by distance that keep their old maximum": (
         "if (by_distance) scale_row(by_distance + r * distances, distances, factor);", "", partial(DISTANCE, 0.0),
     ),
+    "a distance less": ("at - clip + 1) - j;", "at - clip + 2) - j;", partial(DISTANCE, 0.0)),
     "numbers of a query beside": ("row, pass.distances.added + own)", "row, pass.distances.added + own - i)",
                                   partial(DISTANCE, 0.0)),
 }  # fmt: skip
@@ -325,7 +328,11 @@ def test_a_planted_fault_is_found(
     require_kernels()
     right, wrong, comparison = FAULTS[name]
     comparison()
-    text = (build.SOURCES[0].parent / "tiles.cpp").read_text(encoding="utf-8")
+    folder = build.SOURCES[0].parent
+    text = (folder / "tiles.cpp").read_text(encoding="utf-8")
+    for header in ("lists.h", "distances.h"):
+        # in the place of the line that includes it, so that the fault is this library's alone
+        text = text.replace(f'#include "{header}"\n', (folder / header).read_text(encoding="utf-8"))
     assert text.count(right) == 1
     library = f"attnbench_fault_{[*FAULTS].index(name)}"
     # a folder for this run alone, and quicker to compile
