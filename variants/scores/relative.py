@@ -84,14 +84,16 @@ class Relative(ScoredVariant):
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: WeightDropout | None) -> Tensor:
         """Compute q·r for every distance r, (queries, 2 clip + 1), once; the kernel gathers from it by distance."""
         queries, keys, scale = query.shape[2], key.shape[2], query.shape[-1] ** -0.5
+        offset = mask.offset(queries, keys)
         if self.implementation == "cpp":
             from ..kernels.cpu.tiles import softmax_by_distance
 
             products = query.float() @ self.key_table.float().T
             collect = self.value_table is not None
-            output, by_distance = softmax_by_distance(query, key, value, mask, products, drop, collect=collect)
+            output, by_distance = softmax_by_distance(
+                *(query, key, value, mask, products, drop), back=self.clip, offset=offset, collect=collect
+            )
             return self._with_values(output, by_distance).to(value.dtype)
-        offset = mask.offset(queries, keys)
         at = torch.arange(queries, device=query.device, dtype=torch.int32)
         # full attention is the interval of all keys, a causal mask one that grows by a key
         upper = (at + offset + 1).clamp(0, keys) if mask.causal else torch.full_like(at, keys)

@@ -12,20 +12,24 @@
 namespace attnbench {
 inline namespace CPU_CAPABILITY {
 
-// Key less query, clipped to -clip … clip, is number 0 … 2 clip. The first query has position `offset`; keys have that of
-// their place, or as `order` (examples, keys) says, which rises among the keys that are seen.
+// of a block of a pass
+constexpr int64_t MOST_ROWS = 128;
+
+// Key less query, clipped to -back … ahead, is number 0 … back + ahead. The first query has position `offset`; keys have
+// that of their place, or as `order` (examples, keys) says, which rises among the keys that are seen.
 struct Distances {
-  // what is added; along the queries (heads in all, queries, size), in the backward (size, heads in all, queries)
+  // what is added, (heads in all, queries, size)
   const float* added = nullptr;
-  int64_t size = 0, clip = 0, offset = 0, stride = 0, keys = 0;
+  int64_t size = 0, back, ahead, offset, keys;
   const int32_t* order = nullptr;
 
-  Distances(const std::optional<at::Tensor>& bias, int64_t first, const std::optional<at::Tensor>& places, const Heads& heads)
-      : offset(first), stride(heads.all * heads.queries), keys(heads.keys) {
+  Distances(const std::optional<at::Tensor>& bias, int64_t before, int64_t first, const std::optional<at::Tensor>& places,
+            const Heads& heads)
+      : back(before), offset(first), keys(heads.keys) {
     if (!bias) return;
-    TORCH_CHECK(bias->is_contiguous() && stride && bias->numel() % stride == 0, "expected contiguous numbers of each query");
+    size = bias->size(-1), ahead = size - 1 - back;
+    TORCH_CHECK(bias->is_contiguous() && bias->numel() == heads.all * heads.queries * size, "expected numbers of each query");
     added = bias->const_data_ptr<float>();
-    size = bias->numel() / stride, clip = size / 2;
     order = places ? places->const_data_ptr<int32_t>() : nullptr;
   }
 
@@ -41,23 +45,15 @@ struct Distances {
   }
 
   // Of a row of keys from place j on, seen from low to high: far(from, to, number) where all entries have one number,
-  // near(entry, number) between.
+  // near(from, to, number of the first) between, where it grows by one with each.
   template <typename Far, typename Near>
   void of_query(int64_t example, int64_t query, int64_t j, int64_t low, int64_t high, const Far& far, const Near& near) const {
     const int64_t at = query + offset;
-    const int64_t left = first_at(example, j + low, j + high, at - clip + 1) - j;
-    const int64_t right = first_at(example, j + left, j + high, at + clip) - j;
-    far(low, left, 0), far(right, high, 2 * clip);
-    for (int64_t c = left; c < right; c++) near(c, position(example, j + c) - at + clip);
-  }
-
-  // The same of a row of queries from i on, for the key at `place`.
-  template <typename Far, typename Near>
-  void of_key(int64_t example, int64_t place, int64_t i, int64_t low, int64_t high, const Far& far, const Near& near) const {
-    const int64_t ahead = position(example, place) - i - offset;
-    const int64_t left = std::clamp(ahead - clip + 1, low, high), right = std::clamp(ahead + clip, left, high);
-    far(low, left, 2 * clip), far(right, high, 0);
-    for (int64_t c = left; c < right; c++) near(c, ahead - c + clip);
+    const int64_t left = first_at(example, j + low, j + high, at - back + 1) - j;
+    const int64_t right = first_at(example, j + left, j + high, at + ahead) - j;
+    far(low, left, 0), far(right, high, size - 1);
+    if (!order && left < right) return near(left, right, j + left - at + back);
+    for (int64_t c = left; c < right; c++) near(c, c + 1, position(example, j + c) - at + back);
   }
 
   // row += numbers of the query, `own`
@@ -68,7 +64,11 @@ struct Distances {
           const Vec all(own[number]);
           map::by_vectors(to - from, [&](int64_t v, int64_t n) { map::store(map::load(row + from + v, n) + all, row + from + v, n); });
         },
-        [&](int64_t c, int64_t number) { row[c] += own[number]; });
+        [&](int64_t from, int64_t to, int64_t number) {
+          map::by_vectors(to - from, [&](int64_t v, int64_t n) {
+            map::store(map::load(row + from + v, n) + map::load(own + number + v, n), row + from + v, n);
+          });
+        });
   }
 
   // sums += row, by number
@@ -80,26 +80,38 @@ struct Distances {
           map::by_vectors(to - from, [&](int64_t v, int64_t n) { total = total + Vec::set(Vec(0.0f), map::load(row + from + v, n), n); });
           sums[number] += sum(total);
         },
-        [&](int64_t c, int64_t number) { sums[number] += row[c]; });
-  }
-
-  // row += the numbers of its queries, or those += row; `numbers`: of the query with entry 0, `stride` apart
-  template <bool INTO_ROW, typename Numbers>
-  void exchange(int64_t example, int64_t place, int64_t i, int64_t low, int64_t high, float* row, Numbers* numbers) const {
-    of_key(
-        example, place, i, low, high,
         [&](int64_t from, int64_t to, int64_t number) {
           map::by_vectors(to - from, [&](int64_t v, int64_t n) {
-            auto* there = numbers + number * stride + from + v;
-            const Vec total = map::load(row + from + v, n) + map::load(there, n);
-            if constexpr (INTO_ROW) map::store(total, row + from + v, n);
-            else map::store(total, there, n);
+            map::store(map::load(sums + number + v, n) + map::load(row + from + v, n), sums + number + v, n);
           });
-        },
-        [&](int64_t c, int64_t number) {
-          if constexpr (INTO_ROW) row[c] += numbers[number * stride + c];
-          else numbers[number * stride + c] += row[c];
         });
+  }
+
+  // `add` for a transposed tile, a row of n queries from i on for each of `rows` keys from `place` on.
+  void add_to_tile(int64_t example, int64_t place, int64_t rows, int64_t i, int64_t n, const float* own, float* tile) const {
+    map::by_vectors(n, [&](int64_t c, int64_t lanes) {
+      float lines[WIDTH][MOST_ROWS] = {}, block[WIDTH][WIDTH];
+      for (int64_t lane = 0; lane < lanes; lane++) add(example, i + c + lane, place, 0, rows, own + (c + lane) * size, lines[lane]);
+      for (int64_t r = 0; r < rows; r++) {
+        if (r % WIDTH == 0) at::vec::transpose_mxn<float, WIDTH, WIDTH>(*lines + r, MOST_ROWS, *block, WIDTH);
+        float* row = tile + r * n + c;
+        map::store(map::load(row, lanes) + Vec::loadu(block[r % WIDTH]), row, lanes);
+      }
+    });
+  }
+
+  // `collect` of such a tile
+  void collect_tile(int64_t example, int64_t place, int64_t rows, int64_t i, int64_t n, const float* tile, float* sums) const {
+    map::by_vectors(n, [&](int64_t c, int64_t lanes) {
+      float lines[WIDTH][MOST_ROWS], block[WIDTH][WIDTH] = {};
+      for (int64_t r = 0; r < rows; r++) {
+        map::load(tile + r * n + c, lanes).store(block[r % WIDTH]);
+        if (r % WIDTH == WIDTH - 1 || r == rows - 1)
+          at::vec::transpose_mxn<float, WIDTH, WIDTH>(*block, WIDTH, *lines + r / WIDTH * WIDTH, MOST_ROWS);
+      }
+      for (int64_t lane = 0; lane < lanes; lane++)
+        collect(example, i + c + lane, place, 0, rows, lines[lane], sums + (c + lane) * size);
+    });
   }
 };
 

@@ -29,7 +29,7 @@ namespace {
 using at::Tensor;
 
 // of the rows and columns of a tile, so that two tiles stay in the second-level cache; 64 divides both
-constexpr int64_t ROWS = 128, COLUMNS = 256;
+constexpr int64_t ROWS = MOST_ROWS, COLUMNS = 256;
 // numbers of a query that a map may have
 constexpr int64_t MOST_NUMBERS = 16;
 
@@ -162,11 +162,12 @@ const Map& map_at(int64_t address, int64_t numbers) {
 std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& lowers, const Tensor& limits, double scale,
     int64_t address, const Tensor& numbers, const std::optional<Tensor>& sinks, double epsilon, int64_t rows,
-    at::TensorList lists, const std::optional<Tensor>& bias, int64_t offset, bool collect, const std::optional<Tensor>& seed,
-    int64_t least, const std::optional<Tensor>& order) {
+    at::TensorList lists, const std::optional<Tensor>& bias, int64_t back, int64_t offset, bool collect,
+    const std::optional<Tensor>& seed, int64_t least, const std::optional<Tensor>& order) {
   const Heads heads(query, key, value, limits);
   const Map& map = map_at(address, numbers.size(0) + 1);
-  const Pass pass{heads, Dropout(seed, least, order, heads), map, Lists(lists, heads, false), Distances(bias, offset, order, heads),
+  const Pass pass{heads, Dropout(seed, least, order, heads), map, Lists(lists, heads, false),
+                  Distances(bias, back, offset, order, heads),
                   lowers.const_data_ptr<int32_t>(), numbers.const_data_ptr<float>(),
                   sinks ? sinks->const_data_ptr<float>() : nullptr, static_cast<float>(scale), static_cast<float>(epsilon),
                   rows};
@@ -193,7 +194,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
 }
 
 // Gradients that come, those of weights by distance among them, and where others go; to_numbers (learned, heads in all,
-// queries), to_bias (size, heads in all, queries).
+// queries), to_bias like the bias.
 struct Gradients {
   const float *output, *inverses, *of_sums, *by_distance;
   float *to_query, *to_key, *to_value, *to_numbers, *to_bias;
@@ -253,6 +254,9 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
     const int64_t stride = heads.all * heads.queries;
     const auto numbers = numbers_from(pass.numbers, map.backward_rows, stride, own);
     const auto to_numbers = numbers_from(to.to_numbers, map.learned, stride, own);
+    const int64_t of_own = own * pass.distances.size;
+    if (pass.distances) pass.distances.add_to_tile(example, first, rows, i, n, pass.distances.added + of_own, tile);
+    if (to.by_distance) pass.distances.add_to_tile(example, first, rows, i, n, to.by_distance + of_own, grad_weights);
     for (int64_t r = 0; r < rows; r++) {
       float *row = tile + r * n, *grads = grad_weights + r * n;
       int64_t low = 0, high = n;
@@ -271,16 +275,14 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
         });
       };
       for (float* x : {row, grads}) std::fill(x, x + low, 0.0f), std::fill(x + high, x + n, 0.0f);
-      if (pass.distances) pass.distances.exchange<true>(example, first + r, i, low, high, row, pass.distances.added + own);
-      if (to.by_distance) pass.distances.exchange<true>(example, first + r, i, low, high, grads, to.by_distance + own);
       if (pass.dropout.active) drop(grads);
       // one pass leaves the weights in the tile and the gradients of the scores in `grad_weights`
       if (low < high)
         map.differentiate(pass.scale, high - low, row + low, grads + low, numbers.data(), low, to.inverses + own + low,
                           to.of_sums + own + low, to_numbers.data());
-      if (pass.distances) pass.distances.exchange<false>(example, first + r, i, low, high, grads, to.to_bias + own);
       if (pass.dropout.active) drop(row);
     }
+    if (pass.distances) pass.distances.collect_tile(example, first, rows, i, n, grad_weights, to.to_bias + of_own);
     multiply(value_sum, scores, grad_rows, 1.0f, started);
     multiply(key_sum, gradients, query, pass.scale, started);
     // the sum for the queries goes over all blocks of keys of this task, in one order
@@ -320,16 +322,17 @@ void differentiate_sums(const Pass& pass, int64_t head, const float* output, con
   to_sinks[head] = static_cast<float>(sum);
 }
 
-// by_distance: gradients of the sums of weights by distance, laid out as the bias is here, (size, heads in all, queries)
+// by_distance: gradients of the sums of weights by distance, like the bias
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
     const Tensor& grad_output, const Tensor& output, const Tensor& inverses, const Tensor& query, const Tensor& key,
     const Tensor& value, const Tensor& lowers, const Tensor& limits, double scale, int64_t address, const Tensor& numbers,
-    const std::optional<Tensor>& sinks, int64_t rows, at::TensorList lists, const std::optional<Tensor>& bias, int64_t offset,
-    const std::optional<Tensor>& by_distance, const std::optional<Tensor>& further, const std::optional<Tensor>& seed,
-    int64_t least, const std::optional<Tensor>& order) {
+    const std::optional<Tensor>& sinks, int64_t rows, at::TensorList lists, const std::optional<Tensor>& bias, int64_t back,
+    int64_t offset, const std::optional<Tensor>& by_distance, const std::optional<Tensor>& further,
+    const std::optional<Tensor>& seed, int64_t least, const std::optional<Tensor>& order) {
   const Heads heads(query, key, value, limits);
   const Map& map = map_at(address, numbers.size(0));
-  const Pass pass{heads, Dropout(seed, least, order, heads), map, Lists(lists, heads, true), Distances(bias, offset, order, heads),
+  const Pass pass{heads, Dropout(seed, least, order, heads), map, Lists(lists, heads, true),
+                  Distances(bias, back, offset, order, heads),
                   lowers.const_data_ptr<int32_t>(), numbers.const_data_ptr<float>(),
                   sinks ? sinks->const_data_ptr<float>() : nullptr, static_cast<float>(scale), 0.0f, rows};
   TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == output.sizes(), "expected a grad_output like the output");
@@ -338,7 +341,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   const int64_t shares = heads.shares(blocks);
   Tensor to_query = at::zeros({shares, heads.all, heads.queries, heads.columns}, query.options());
   Tensor to_numbers = at::zeros({shares, map.learned, heads.all, heads.queries}, query.options());
-  Tensor to_bias = at::zeros({shares, pass.distances.size, heads.all, heads.queries}, query.options());
+  Tensor to_bias = at::zeros({shares, heads.all, heads.queries, pass.distances.size}, query.options());
   Tensor to_key = at::empty_like(key), to_value = at::empty_like(value);
   Tensor of_sums = at::empty_like(inverses), to_sinks = at::zeros({heads.all}, query.options());
   const auto gradients_of = [&](int64_t share) {
@@ -376,13 +379,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
 TORCH_LIBRARY_FRAGMENT(attnbench_cpu, m) {
   m.def(
       "tiles_forward(Tensor query, Tensor key, Tensor value, Tensor lowers, Tensor limits, float scale, int map, "
-      "Tensor numbers, Tensor? sinks, float epsilon, int rows, Tensor[] lists, Tensor? bias, int offset, bool collect, "
-      "Tensor? seed, int least, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor)");
+      "Tensor numbers, Tensor? sinks, float epsilon, int rows, Tensor[] lists, Tensor? bias, int back, int offset, "
+      "bool collect, Tensor? seed, int least, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "tiles_backward(Tensor grad_output, Tensor output, Tensor inverses, Tensor query, Tensor key, Tensor value, "
       "Tensor lowers, Tensor limits, float scale, int map, Tensor numbers, Tensor? sinks, int rows, Tensor[] lists, "
-      "Tensor? bias, int offset, Tensor? by_distance, Tensor? further, Tensor? seed, int least, Tensor? order) "
-      "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor? bias, int back, int offset, Tensor? by_distance, Tensor? further, Tensor? seed, int least, "
+      "Tensor? order) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(attnbench_cpu, CPU, m) {

@@ -103,7 +103,15 @@ def test_windows_are_those_of_the_mask(size: int, rate: float) -> None:
 @pytest.mark.parametrize("rate", [0.0, 0.2])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("queries", [60, 390])
-@pytest.mark.parametrize("name", ["window[size=30]", "window[size=90,sink=learned]", "local[query_block=24,flange=50]"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "window[size=30]",
+        "window[size=90,sink=learned]",
+        "local[query_block=24,flange=50]",
+        "local[query_block=40,flange=30,relative=true]",
+    ],
+)
 def test_patterns_in_tiles_are_those_of_float64(name: str, queries: int, causal: bool, rate: float) -> None:
     """Fewer queries than keys are the last ones."""
     require_kernels()
@@ -313,8 +321,8 @@ FAULTS: dict[str, tuple[str, str, Callable[[], None]]] = {
     "sums by distance that keep their old maximum": (
         "if (by_distance) scale_row(by_distance + r * distances, distances, factor);", "", partial(DISTANCE, 0.0),
     ),
-    "a distance less": ("at - clip + 1) - j;", "at - clip + 2) - j;", partial(DISTANCE, 0.0)),
-    "numbers of a query beside": ("row, pass.distances.added + own)", "row, pass.distances.added + own - i)",
+    "a distance less": ("at - back + 1) - j;", "at - back + 2) - j;", partial(DISTANCE, 0.0)),
+    "numbers of a query beside": ("pass.distances.added + of_own, tile", "pass.distances.added + of_own - i, tile",
                                   partial(DISTANCE, 0.0)),
 }  # fmt: skip
 
