@@ -1,5 +1,6 @@
 """The examples run as their docstrings say, at small sizes."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -25,6 +26,35 @@ def test_every_example_is_tested_here():
     tested = Path(__file__).read_text()
     for path in EXAMPLES.glob("*.py"):
         assert f'run("{path.name}"' in tested, path.name
+
+
+def notebook():
+    cells = json.loads((EXAMPLES / "ten_cells.ipynb").read_text(encoding="utf-8"))["cells"]
+    return cells, ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_has_ten_cells_without_output():
+    cells, codes = notebook()
+    assert len(cells) == 10 and len({cell["id"] for cell in cells}) == 10
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells if "outputs" in cell)
+    for code in codes:
+        ast.parse(code)
+
+
+@pytest.mark.slow  # trains three models
+def test_the_cells_of_the_notebook_run_in_order(tmp_path):
+    program = "if __name__ == '__main__':\n    shown = {}\n" + "".join(
+        f"    exec({code!r}, shown)\n" for code in notebook()[1]
+    )
+    program += """
+    assert shown["report"] and not shown["found"].failures
+    assert list(shown["board"].to_pandas()["variant"])[:1] and {"mine.py:cooled", "softmax", "entmax15"} <= {
+        *shown["board"].to_pandas()["variant"]
+    }
+    assert shown["charts"]["curves"].to_dict()["datasets"]
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 @pytest.mark.slow
