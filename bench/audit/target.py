@@ -212,7 +212,7 @@ class Settings:
 class _Named:
     """Settings of no class that is known, under whatever names of a shape a layer reads them."""
 
-    def __init__(self, name: str, shape: AttentionShape):
+    def __init__(self, name: str, shape: AttentionShape, /):
         self.read: dict[str, Any] = {}
         self._name, self._shape = name, shape
 

@@ -227,7 +227,9 @@ def cell_seconds(
     total = START_SECONDS + setting["steps"] * step
     total += setting["steps"] // setting["evaluate_every"] * passes(validated, length, at_once)
     lengths = [length]
-    if "longest" in setting:
+    if "stride" in setting and setting["longest"]:
+        total += passes(tested, setting["longest"], max(1.0, at_once * length / setting["longest"]))
+    elif "longest" in setting and "stride" not in setting:
         # every doubling is tested, of longer sequences fewer at once
         doublings = range(int(math.log2(setting["longest"] / setting["shortest"])) + 1)
         lengths = [setting["shortest"] * 2**power for power in doublings]
