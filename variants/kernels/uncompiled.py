@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.library import Library
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .. import dispatch
-from . import build, written
+from . import dispatch
+from .cpu import build, written
 
 _SCHEMA = re.compile(r"m\.def\(\s*((?:\"[^\"]*\"\s*)+)\)")
 # of `written._UNIT`: whether it sums, whether it takes the largest score, and, at the end, how many numbers it learns
@@ -74,13 +74,19 @@ def _tiles_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
     rows = query.shape[:2]
     output = query.new_zeros(*rows, given["value"].shape[2])
     # as `_kind` says it
-    return output, *(query.new_zeros(rows[0] if kind & bit else 0, rows[1]) for bit in (2, 1))
+    of_query = (query.new_zeros(rows[0] if kind & bit else 0, rows[1]) for bit in (2, 1))
+    return output, *of_query, query.new_zeros(rows[0] if given["collect"] else 0, rows[1], _distances(given))
 
 
 def _tiles_backward(given: dict[str, Any]) -> tuple[Tensor, ...]:
-    rows = given["query"].shape[:2]
-    sums = given["query"].new_zeros(given["map"] // 4, *rows), given["query"].new_zeros(rows[0])
-    return *(torch.zeros_like(given[name]) for name in ("query", "key", "value")), *sums
+    query = given["query"]
+    rows = query.shape[:2]
+    shapes = (given["map"] // 4, *rows), rows[:1], (*rows, _distances(given))
+    return *(torch.zeros_like(given[name]) for name in ("query", "key", "value")), *map(query.new_zeros, shapes)
+
+
+def _distances(given: dict[str, Any]) -> int:
+    return 0 if given["bias"] is None else given["bias"].shape[-1]
 
 
 def _entmax_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
