@@ -48,7 +48,7 @@ def build(selection: str, shape: AttentionShape) -> Variant:
 
 def uncompiled() -> AbstractContextManager[None]:
     """Until it ends, kernels that are compiled at first use give outputs of the right shapes, without values."""
-    from .kernels.cpu import uncompiled
+    from .kernels import uncompiled
 
     return uncompiled.uncompiled()
 

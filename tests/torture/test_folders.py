@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -79,8 +80,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (made / "work").mkdir(parents=True)
     (made / ".bashrc").write_text("of the reader\nno end of line")
     monkeypatch.setenv("HOME", str(made))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(made / "cache"))
+    # a plan locks the prepared data that it looks for, in the reader's own cache
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(made / "work")
+    # the name of this processor comes from `uname`, which is asked once
+    platform.processor()
     # merging waits for the disk after every line, which is not the matter here
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return made
@@ -208,6 +212,11 @@ def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable
         if zlib.crc32(case.name.encode()) % 8 == 0:
             html.render(reports).encode()
 
+    def plan() -> None:
+        # most of the time goes into the count of work
+        if zlib.crc32(case.name.encode()) % 4 == 0:
+            api.plan("softmax,rela", "lra-listops,sweep", preset="smoke", results=folder, progress=_Notices())
+
     def pandas() -> None:
         api.records(folder, notice=_one_line).to_pandas()
 
@@ -219,6 +228,9 @@ def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable
         "dashboard": page,
         "compare": lambda: api.compare("rela", results=folder, notice=_one_line),
         "choose": lambda: api.choose(512, results=folder, notice=_one_line),
+        "against": lambda: api.changes(folder, folder, notice=_one_line),
+        "plan": plan,
+        "status": lambda: str(api.status(folder)).encode(),
         "pandas": pandas,
         "merge": merged,
     }
@@ -230,6 +242,17 @@ def _application() -> Any:
     app = typer.Typer()
     app.command()(merge)
     return app
+
+
+class _Notices:
+    def notice(self, text: str) -> None:
+        _one_line(text)
+
+    def begin(self, *_: object) -> None: ...
+
+    def on_event(self, *_: object) -> None: ...
+
+    def progress(self, *_: object) -> None: ...
 
 
 def _one_line(text: str) -> None:

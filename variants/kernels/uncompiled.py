@@ -7,15 +7,19 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.library import Library
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import build
+from . import dispatch
+from .cpu import build, written
 
 _SCHEMA = re.compile(r"m\.def\(\s*((?:\"[^\"]*\"\s*)+)\)")
+# of `written._UNIT`: whether it sums, whether it takes the largest score, and, at the end, how many numbers it learns
+_MEMBERS = re.compile(r"attnbench_map = \{(true|false), (true|false), \d+, \d+, (\d+),")
 _ENTMAX_ROWS = 128
 
 
@@ -23,7 +27,8 @@ _ENTMAX_ROWS = 128
 def uncompiled() -> Iterator[None]:
     """Until it ends kernels are neither built nor called: a count costs no half minute where nothing is built yet.
 
-    Where they could not be built, nothing changes: a variant goes its eager way.
+    Where they could not be built, nothing changes: a variant goes its eager way. What variants run is patched and not
+    changed, since its source is a part of their digests.
     """
     if not build.compiler() or shutil.which("ninja") is None:
         yield
@@ -34,15 +39,26 @@ def uncompiled() -> Iterator[None]:
         for source in build.SOURCES:
             for words in _SCHEMA.findall(source.read_text(encoding="utf-8")):
                 library.define("".join(re.findall(r"\"([^\"]*)\"", words)))  # type: ignore[no-untyped-call]
-    before, build.stands_in = build.stands_in, True
     try:
-        with _ShapesAlone():  # type: ignore[no-untyped-call]
+        with (
+            patch.object(build, "failure", lambda: None),
+            patch.object(dispatch, "_has_kernels", lambda: True),
+            patch.object(written, "_address", _kind),
+            _ShapesAlone(),  # type: ignore[no-untyped-call]
+        ):
             yield
     finally:
-        build.stands_in = before
         if library is not None:
             # the kernels themselves may be loaded later
             library._destroy()  # type: ignore[no-untyped-call]
+
+
+def _kind(source: str) -> int:
+    """In the place of a map's address: bit 0, whether it sums; bit 1, whether it takes the largest score; the rest."""
+    members = _MEMBERS.search(source)
+    assert members is not None
+    sums, tops, learned = members.groups()
+    return (sums == "true") + 2 * (tops == "true") + 4 * int(learned)
 
 
 class _ShapesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -57,14 +73,20 @@ def _tiles_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
     query, kind = given["query"], given["map"]
     rows = query.shape[:2]
     output = query.new_zeros(*rows, given["value"].shape[2])
-    # as `Written.address` says it: bit 0, whether it sums; bit 1, whether it takes the largest score
-    return output, *(query.new_zeros(rows[0] if kind & bit else 0, rows[1]) for bit in (2, 1))
+    # as `_kind` says it
+    of_query = (query.new_zeros(rows[0] if kind & bit else 0, rows[1]) for bit in (2, 1))
+    return output, *of_query, query.new_zeros(rows[0] if given["collect"] else 0, rows[1], _distances(given))
 
 
 def _tiles_backward(given: dict[str, Any]) -> tuple[Tensor, ...]:
-    rows = given["query"].shape[:2]
-    sums = given["query"].new_zeros(given["map"] // 4, *rows), given["query"].new_zeros(rows[0])
-    return *(torch.zeros_like(given[name]) for name in ("query", "key", "value")), *sums
+    query = given["query"]
+    rows = query.shape[:2]
+    shapes = (given["map"] // 4, *rows), rows[:1], (*rows, _distances(given))
+    return *(torch.zeros_like(given[name]) for name in ("query", "key", "value")), *map(query.new_zeros, shapes)
+
+
+def _distances(given: dict[str, Any]) -> int:
+    return 0 if given["bias"] is None else given["bias"].shape[-1]
 
 
 def _entmax_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
