@@ -56,6 +56,14 @@ class IgnoresPadding(Honest):
         return output if allowed is None else output * allowed.any(-1, keepdim=True)
 
 
+class KeepsPaddingWhenCompiled(Honest):
+    """A branch for the compiler, without a mask that depends on data."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        mask = replace(mask, valid=None) if torch.compiler.is_compiling() else mask
+        return super().forward(query, key, value, mask)
+
+
 class CountsPadding(Honest):
     """Scales by the padded length, as an average over it does."""
 
@@ -492,6 +500,7 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (IgnoresPadding, SELF, "padding content"),
     (IgnoresPadding, SELF, "padding length"),
     (CountsPadding, SELF, "padding length"),
+    (KeepsPaddingWhenCompiled, CAUSAL, "compiled"),
     (BatchLeak, SELF, "batch independence"),
     (NanOnMaskedRow, SELF, "masked rows"),
     (UniformOnMaskedRow, CAUSAL, "masked rows"),

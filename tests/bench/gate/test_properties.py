@@ -76,7 +76,7 @@ def test_the_reference_holds_all_that_applies(impl: str, shape: AttentionShape) 
     missing = {finding.property for finding in findings if finding.held is None}
     assert missing == {"causal values", "parameters learn", "gradient in precision"} | (
         {"queries differ from keys"} if shape.causal
-        else {"causal", "prefix consistency", "aligned at the last key", "decode", "decode state"}
+        else {"causal", "prefix consistency", "aligned at the last key", "decode", "decode state", "compiled"}
         | ({"packed sequences"} if shape.cross else {"queries differ from keys"})
     )  # fmt: skip
 
