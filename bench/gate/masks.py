@@ -193,7 +193,7 @@ def padding_without_numbers(case: Case) -> Answers:
 def batch_independence(case: Case) -> Answers:
     """an example gives the same alone, in a batch, and among other neighbours"""
     if case.own:
-        # what is too faint for the measured precision is looked for at few positions: here float64 takes most of the time
+        # what is too faint for the measured precision is looked for at few positions: float64 takes too long here
         if case.dtype == case.first.dtype:
             yield from _own_batch(case)
         return
