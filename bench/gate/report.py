@@ -16,7 +16,7 @@ from .variant import VariantFactory, VariantSource
 
 LENGTH = 512
 """A multiple of the blocks of every kernel; other properties run one less than that."""
-LONGER = 640
+LONGER = 576
 """Behind a bound of 512 positions."""
 INTERPRETED_LENGTH = 70
 """Two or three tiles of the kernels; Triton's interpreter takes a thousand times as long as the CPU."""

@@ -56,11 +56,12 @@ class IgnoresPadding(Honest):
         return output if allowed is None else output * allowed.any(-1, keepdim=True)
 
 
-class ForgetsPaddingWhenCompiled(Honest):
-    """Takes a shortcut where torch.compile traces it."""
+class KeepsPaddingWhenCompiled(Honest):
+    """A branch for the compiler, without a mask that depends on data."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        return super().forward(query, key, value, Mask(causal=True) if torch.compiler.is_compiling() else mask)
+        mask = replace(mask, valid=None) if torch.compiler.is_compiling() else mask
+        return super().forward(query, key, value, mask)
 
 
 class CountsPadding(Honest):
@@ -499,7 +500,7 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (IgnoresPadding, SELF, "padding content"),
     (IgnoresPadding, SELF, "padding length"),
     (CountsPadding, SELF, "padding length"),
-    (ForgetsPaddingWhenCompiled, CAUSAL, "compiled"),
+    (KeepsPaddingWhenCompiled, CAUSAL, "compiled"),
     (BatchLeak, SELF, "batch independence"),
     (NanOnMaskedRow, SELF, "masked rows"),
     (UniformOnMaskedRow, CAUSAL, "masked rows"),
@@ -553,9 +554,9 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
 ]
 
 ALONE = {
-    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow,
+    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, WrongDtype,
     FalselyIgnores, DeadParameter, ExactWithoutTwin, FusedBackwardWrong, WeightsOutside, WrongRows, OtherWeights,
-    ForgetsPaddingWhenCompiled, IgnoresBounds, BoundsOneTooWide, PacksAsOneSequence, PacksInOrderOfLength,
+    IgnoresBounds, BoundsOneTooWide, PacksAsOneSequence, PacksInOrderOfLength,
     DeniedSimplex, ForgetfulStep, UndeclaredState, FalseDensity, DropoutInEvaluation, NoDropout,
     DropoutAnewInBackward, FusedDropsOthers, FusedNumbersRealKeys, FusedSparesPositions,
 }  # fmt: skip

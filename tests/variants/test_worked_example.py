@@ -42,7 +42,7 @@ def test_the_layer_is_causal_blind_to_padding_and_learns(example: dict[str, Any]
 
 def test_the_map_is_fused_and_gives_what_its_formula_says() -> None:
     require_kernels()
-    cauchy, shape = names_of("docs/own-variant.md", 2)["cauchy"], AttentionShape(heads=2, head_dim=16, max_length=150)
+    cauchy, shape = names_of("docs/own-variant.md", 3)["cauchy"], AttentionShape(heads=2, head_dim=16, max_length=150)
     (query, key, value), _ = inputs_of(150, 150, 16, heads=2)
     variant = cauchy(shape)
     weights = 1.0 / (1.0 + (query.double() @ key.double().transpose(-2, -1) / 4.0 / 1.5).square())
