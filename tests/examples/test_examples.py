@@ -1,5 +1,6 @@
 """The examples run as their docstrings say, at small sizes."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -27,6 +28,35 @@ def test_every_example_is_tested_here():
         assert f'run("{path.name}"' in tested, path.name
 
 
+def notebook():
+    cells = json.loads((EXAMPLES / "ten_cells.ipynb").read_text(encoding="utf-8"))["cells"]
+    return cells, ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_has_ten_cells_without_output():
+    cells, codes = notebook()
+    assert len(cells) == 10 and len({cell["id"] for cell in cells}) == 10
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells if "outputs" in cell)
+    for code in codes:
+        ast.parse(code)
+
+
+@pytest.mark.slow  # trains three models
+def test_the_cells_of_the_notebook_run_in_order(tmp_path):
+    program = "if __name__ == '__main__':\n    shown = {}\n" + "".join(
+        f"    exec({code!r}, shown)\n" for code in notebook()[1]
+    )
+    program += """
+    assert shown["report"] and not shown["found"].failures
+    assert list(shown["board"].to_pandas()["variant"])[:1] and {"mine.py:cooled", "softmax", "entmax15"} <= {
+        *shown["board"].to_pandas()["variant"]
+    }
+    assert shown["charts"]["curves"].to_dict()["datasets"]
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 @pytest.mark.slow
 def test_a_variant_trains_in_a_model_of_ones_own(tmp_path):
     variant = "local[flange=8,query_block=8]"
@@ -45,6 +75,7 @@ def test_a_variant_of_ones_own_is_checked_timed_and_shown(tmp_path):
     assert len(list((tmp_path / "r" / "records").glob("*.jsonl"))) == 1
 
 
+@pytest.mark.slow
 def test_records_become_a_table_and_a_plot(tmp_path):
     shown = run("read_records.py", str(ROOT / "results"), "--plot", "accuracy.html", folder=tmp_path)
     header, *rows = shown.split("\n")
@@ -135,6 +166,7 @@ def test_atom_maps_by_softmax_are_those_of_the_model(tmp_path, monkeypatch):
     assert rows[0][1:4] == ["1", "100.0%", "100.0%"] and float(rows[0][-1]) < 1e-5
 
 
+@pytest.mark.slow
 def test_one_file_trains_a_variant_and_finds_the_leak_of_another(tmp_path):
     trained = run("one_file.py", "--variant", "linear", "--steps", "4", folder=tmp_path).split("\n")[:-1]
     assert [line.split(" % ")[1] for line in trained[:3]] == [
