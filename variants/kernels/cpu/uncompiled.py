@@ -58,13 +58,20 @@ def _tiles_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
     rows = query.shape[:2]
     output = query.new_zeros(*rows, given["value"].shape[2])
     # as `Written.address` says it: bit 0, whether it sums; bit 1, whether it takes the largest score
-    return output, *(query.new_zeros(rows[0] if kind & bit else 0, rows[1]) for bit in (2, 1))
+    of_rows = (query.new_zeros(rows[0] if kind & bit else 0, rows[1]) for bit in (2, 1))
+    return output, *of_rows, query.new_zeros(rows[0] if given["collect"] else 0, rows[1], _numbers(given))
 
 
 def _tiles_backward(given: dict[str, Any]) -> tuple[Tensor, ...]:
     rows = given["query"].shape[:2]
     sums = given["query"].new_zeros(given["map"] // 4, *rows), given["query"].new_zeros(rows[0])
-    return *(torch.zeros_like(given[name]) for name in ("query", "key", "value")), *sums
+    of_bias = given["query"].new_zeros(*rows, _numbers(given))
+    return *(torch.zeros_like(given[name]) for name in ("query", "key", "value")), *sums, of_bias
+
+
+def _numbers(given: dict[str, Any]) -> int:
+    """How many numbers by distance a query has."""
+    return 0 if given["bias"] is None else given["bias"].shape[-1]
 
 
 def _entmax_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
