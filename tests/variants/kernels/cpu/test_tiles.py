@@ -223,7 +223,13 @@ def test_a_map_that_takes_what_nothing_gives_is_refused_where_it_is_declared(fun
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("queries", [60, 390])
 @pytest.mark.parametrize(
-    "name", ["longformer[window=30,global_tokens=3]", "longformer[window=5,global_tokens=70]", "bigbird[block=16]"]
+    "name",
+    [
+        "longformer[window=30,global_tokens=3]",
+        "longformer[window=5,global_tokens=70]",
+        "bigbird[block=16]",
+        "sparse[stride=24,summary=5]",
+    ],
 )
 @pytest.mark.parametrize("causal", [False, True])
 def test_lists_of_tiles_are_those_of_float64(name: str, causal: bool, queries: int, padded: bool, rate: float) -> None:
