@@ -246,6 +246,25 @@ def test_lists_of_tiles_are_those_of_float64(name: str, causal: bool, queries: i
     assert worst(*found) < 1e-5
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("options", ["relative=false", "relative=true", "scale=0.3,share_qk=true"])
+def test_clusters_sorted_into_intervals_are_those_of_float64(options: str, causal: bool) -> None:
+    """Each head of each sequence sorts its own tokens; padding is a cluster that sees nothing."""
+    require_kernels()
+    inputs, upstream = inputs_of(390, 390, 20, heads=3)
+    mask, found = Mask(valid=draw(2, 390, salt=7) > -0.5, causal=causal), []
+    for impl, dtype in (("cpp", torch.float32), ("eager", torch.float64)):
+        name = f"routing[form=strict,clusters=5,window=30,{options}]"
+        variant = make(name, impl, 20, 3).to(dtype)
+        leaves = [x.to(dtype).requires_grad_() for x in inputs]
+        output = variant(*leaves, mask)
+        learned = [*leaves, *variant.parameters()]
+        gradients = torch.autograd.grad(output, learned, upstream.to(dtype), allow_unused=True)
+        found.append([output.detach(), *(x for x in gradients if x is not None)])
+        assert variant.implementation == impl
+    assert worst(*found) < 1e-5
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.2])
 def test_any_list_is_its_mask_with_dropout_a_sink_and_fewer_heads_of_keys(rate: float) -> None:
     """Patterns of each head at random, with blocks of queries and of keys that see nothing, and a tile for one pair."""
