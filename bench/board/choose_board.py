@@ -26,6 +26,7 @@ from .columns import Cell, cells_of, finished, plain_columns
 from .length_columns import MODES
 from .notes import note, some
 from .quality_notes import describe_correction
+from .timings import RAN_AS, Timings
 
 UNKNOWN = {
     "to compare": "not trained on every task that is judged",
@@ -85,6 +86,7 @@ def board_for_choice(
     """
     timed, left_out = _timed(table, asked, others, requirements)
     costs = costs_by_variant(table, timed, requirements.mode)
+    timings = Timings(table=table, by_point={requirements.length: costs})
     trained = sorted({replace(q, machine="") for q in asked if q.runs(table, "train")})
     scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in trained}
     judged = [board_key for board_key, found in scores.items() if not is_unlearned(found.get(REFERENCE))]
@@ -111,6 +113,8 @@ def board_for_choice(
         (Column(name="cost", title=work, unit="× reference", better="lower", importance=0,
                 description=f"time over {REFERENCE}'s {of_length}"),
          lambda name: _cost_cell(name, costs.get(name))),
+        (Column(name="implementation", title="ran as", importance=1, description=RAN_AS),
+         lambda name: TableCell(text=timings.implementation(name))),
         (Column(name="peak", title="peak memory", unit="bytes", better="lower",
                 description="peak memory of one training step at that length"),
          lambda name: number_cell(peaks[name], size)),

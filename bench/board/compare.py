@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import SelectionError
@@ -22,6 +22,7 @@ from ..stats.ranking import difference_is_proven
 from ..stats.scoring import Verdict, ratio
 from ..store.table import ResultTable
 from .length_columns import MODES
+from .timings import Timings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,8 @@ def compare(
     where = f"{board_key.task} ({board_key.preset})"
     trained = bool(contrasts.scores)
     quality = _quality(one, other, where, contrasts, margin) if trained else _Quality(sentences=())
-    step_time, cost = _cost(one, other, timings, mode)
+    codes = Timings(table=table, by_point={board_key.task: timings})
+    step_time, cost = _cost(one, other, timings, mode, {name: codes.implementation(name) for name in (one, other)})
     runs = board_key.runs(table, "train", "time")
     peaks = [table.values("peak_bytes", [run.at for run in runs if run.variant == name]) for name in (one, other)]
     ratio_of_peaks = peaks[0][-1] / peaks[1][-1] if all(peaks) else None
@@ -225,7 +227,9 @@ def power_sentence(contrast: Contrast, margin: float) -> str:
     )
 
 
-def _cost(one: str, other: str, timings: dict[str, RelativeCost], mode: Mode) -> tuple[Interval | None, str]:
+def _cost(
+    one: str, other: str, timings: dict[str, RelativeCost], mode: Mode, codes: Mapping[str, str]
+) -> tuple[Interval | None, str]:
     work, several = MODES[mode]
     mine, theirs = timings.get(one), timings.get(other)
     if mine is None or theirs is None:
@@ -242,7 +246,10 @@ def _cost(one: str, other: str, timings: dict[str, RelativeCost], mode: Mode) ->
     if abs(gap.value) <= floor_of({one: mine, other: theirs}):
         return found, f"Their {several} take the same time within the noise floor ({speed(found)}), in {rounds}."
     doubt = "" if difference_is_proven(gap) else "; the interval does not exclude equal times"
-    return found, f"{work.capitalize()} of {one} is {_than(speed(found), '', other)}, in {rounds}{doubt}."
+    # plain code may be slow where the mechanism is not
+    ran = " and ".join(f"{name} as {code}" for name, code in codes.items() if code)
+    ran = f" Timed were {ran}." if ran else ""
+    return found, f"{work.capitalize()} of {one} is {_than(speed(found), '', other)}, in {rounds}{doubt}.{ran}"
 
 
 def _than(words: str, noun: str, other: str) -> str:

@@ -21,18 +21,12 @@ from .board import Column, TableCell
 from .cells import EMPTY, interval_cell, number_cell, ratio_cell, reference_cell
 from .columns import Cell
 from .crossover import crossover
-from .timings import Timings
+from .timings import RAN_AS, Timings
 
 TILE = 64
 
 ANSWERS = ("mean", "implementation", "crossover", "peak_ratio", "longest")
 """Columns that are always shown, beside those of the lengths; all others are shown on request."""
-
-
-RAN_AS = (
-    "code that was timed, fused or eager, and the share of the scores that the mechanism says it computes, if not all; "
-    "an eager time is that of plain PyTorch code, not of the mechanism"
-)
 
 
 class Work(NamedTuple):

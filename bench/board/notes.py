@@ -94,6 +94,11 @@ TOPICS: dict[str, Topic] = {
     ),
     "load": Topic("load", "warning", "other processes used {cores:.1f} cores: trust ratios more than times"),
     "load_noted": Topic("load", "warning", "at {where}; at the worst, {note}"),
+    "halves": Topic(
+        "halves", "warning",
+        "the second half of the rounds differs from the first by more than its interval for {names}, at most {most}: "
+        "trust no smaller difference of theirs",
+    ),
     "drift": Topic("machine speed", "warning", "at {where} a fixed piece of work changed its time by {change:+.0f} %"),
     "speed_differs": Topic(
         "machine speed", "warning",

@@ -25,10 +25,9 @@ from .cells import EMPTY, ratio_cell, reference_cell
 from .columns import Cell, cells_of, finished, plain_columns
 from .headline import nothing_ranked
 from .length_board import headline_of_costs
-from .length_columns import RAN_AS
 from .notes import note
 from .timing_notes import timing_notes
-from .timings import Timings
+from .timings import RAN_AS, Timings
 from .version_notes import version_notes
 
 MODES: Mapping[Mode, str] = {"forward": "prefill", "decode": "decoding"}

@@ -23,6 +23,7 @@ from .cells import EMPTY, difference_cell, level_cell, mean_cell, number_cell, r
 from .columns import Cell, when
 from .setting_tables import FACTOR, HIGH
 from .task_context import BoardContext
+from .timings import RAN_AS, ran_as
 
 AT_HIGH = percent(HIGH)
 
@@ -31,7 +32,10 @@ LEARNED = (
     "halfway from the best constant prediction to the variant's best seed"
 )
 
-ANSWERS = ("learned", "gap", "verdict", "longest_high", "extrapolation", "step_time", "memory", "frontier")
+ANSWERS = (
+    *("learned", "gap", "verdict", "longest_high", "extrapolation", "step_time", "memory", "frontier"),
+    "implementation",
+)
 """Columns that say who is how good at which cost, beside the metric; all others are shown on request."""
 
 OF_THE_MOMENT = "as these trainings ran, without interleaved rounds: the load of the moment counts"
@@ -187,10 +191,10 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
          partial(_decoded, context)),
         (Column(name="seeds", title="seeds", unit="count", importance=3, description="seeds trained"),
          partial(_seeds, context)),
-        *when(len(set(context.implementations.values())) > 1,
-            Column(name="implementation", title="implementation", importance=7,
-                   description="code that was timed, and code that trained where that differs"),
-            lambda name: TableCell(text=context.implementations.get(name, ""))),
+        *when(bool(context.timings),
+            Column(name="implementation", title="ran as", importance=4,
+                   description=f"{RAN_AS}; and the code that trained, where it is another"),
+            partial(_ran_as, context)),
     ]  # fmt: skip
     one_machine = len(context.trained_on) < 2
     return [(column, cell) for column, cell in columns if one_machine or column.name not in OF_TRAININGS]
@@ -331,8 +335,16 @@ def _equal_state(context: BoardContext, name: str) -> TableCell:
     return difference_cell(context.metric, rival.contrast.interval, f" vs {rival.name}") if rival else EMPTY
 
 
+def _density(context: BoardContext, name: str) -> float | None:
+    return _last(context.table.values("declared_density", context.rows_of(name)))
+
+
+def _ran_as(context: BoardContext, name: str) -> TableCell:
+    return TableCell(text=ran_as(context.implementations.get(name, ""), _density(context, name)))
+
+
 def _dividend(context: BoardContext, name: str) -> TableCell:
-    density = _last(context.table.values("declared_density", context.rows_of(name)))
+    density = _density(context, name)
     cost = context.timings.get(name)
     if density is None or density >= 1 or cost is None or cost.cost is None:
         return EMPTY

@@ -49,6 +49,7 @@ def task_timing_notes(context: BoardContext) -> Iterator[Note]:
         yield note("load", cores=load)
     yield from _aa_test(context.timings)
     yield from power_of_times([context.timings])
+    yield from halves_notes([context.timings])
     yield from failure_notes([context.timings])
 
 
@@ -61,6 +62,7 @@ def timing_notes(timings: Timings, runs: Sequence[ResultRow], machine: str, poin
     rounds = sorted({len(cost.seconds) for costs in by_variant for cost in costs.values() if cost.seconds})
     yield from code_notes(runs)
     yield from power_of_times(by_variant)
+    yield from halves_notes(by_variant)
     yield note("floor", floor=format_log_difference(timings.floor))
     yield from failure_notes(by_variant)
     yield note("speed", work=f"at each {point}", rounds=span_of(rounds), machine=machine, unit=unit_of(rounds))
@@ -87,6 +89,16 @@ def power_of_times(timings: Iterable[dict[str, RelativeCost]]) -> Iterator[Note]
     found = [resolution for resolution in map(resolution_of, timings) if resolution is not None]
     if found:
         yield note("power_of_times", difference=format_log_difference(max(found), decimals=0))
+
+
+def halves_notes(timings: Iterable[Mapping[str, RelativeCost]]) -> Iterator[Note]:
+    """Whose ratio changed within the rounds, corrected for all that are compared."""
+    measured = [(name, cost.change) for found in timings for name, cost in found.items()]
+    changes = [(name, change) for name, change in measured if change is not None]
+    moved = [(name, change) for name, change in changes if difference_is_proven(change, len(changes))]
+    if moved:
+        most = max(abs(change.value) for _, change in moved)
+        yield note("halves", names=some(sorted({name for name, _ in moved})), most=format_log_difference(most))
 
 
 def failure_notes(timings: Iterable[Mapping[str, RelativeCost]]) -> Iterator[Note]:

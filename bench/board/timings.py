@@ -12,6 +12,11 @@ from ..score.quality import describe_outcome
 from ..stats.intervals import Estimate, mean_of
 from ..store.table import ResultTable
 
+RAN_AS = (
+    "code that was timed, fused or eager, and the share of the scores that the mechanism says it computes, if not all; "
+    "an eager time is that of plain PyTorch code, not of the mechanism"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
@@ -60,13 +65,10 @@ class Timings:
         return {point: measured.value for point, measured in found.items() if measured is not None}
 
     def implementation(self, name: str) -> str:
-        """The code that ran at the last point, and the share of the scores that the mechanism says it computes.
-
-        Such as "eager; computes 0.34"; empty where the variant ran nowhere.
-        """
-        measured, density = self.measured(name), self.number(name, "declared_density")
+        """As `ran_as` says it of the last point; empty where the variant ran nowhere."""
+        measured = self.measured(name)
         code = self.table.records[measured[max(measured)].row].implementation if measured else ""
-        return f"{code}; computes {density:.2g}" if code and density is not None and density < 1 else code
+        return ran_as(code, self.number(name, "declared_density"))
 
     def advantage(self, one: str, other: str) -> Estimate:
         """The mean over all points of how much lower the logarithm of one cost is."""
@@ -88,6 +90,15 @@ class Timings:
             if cost.outcome == Outcome.INCORRECT or cost.rank_cost is None:
                 return f"{describe_outcome(cost.outcome)} at {format_point(point)}: {cost.reason}"
         return ""
+
+
+def ran_as(code: str, density: float | None) -> str:
+    """The code that ran, and the share of the scores that the mechanism says it computes.
+
+    >>> ran_as("eager", 0.344), ran_as("cpp", 1.0), ran_as("", 0.5)
+    ('eager; computes 0.34', 'cpp', '')
+    """
+    return f"{code}; computes {density:.2g}" if code and density is not None and density < 1 else code
 
 
 def format_point(point: object) -> str:

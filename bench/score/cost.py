@@ -57,6 +57,12 @@ class RelativeCost:
     def median(self) -> float:
         return statistics.median(self.seconds)
 
+    @property
+    def change(self) -> Estimate | None:
+        """How much larger the log-ratio was in the second half of the rounds than in the first; None for few rounds."""
+        half = len(self.logs) // 2
+        return mean_estimate(self.logs[half:]).minus(mean_estimate(self.logs[:half])) if half >= 2 else None
+
     def advantage_over(self, other: RelativeCost) -> Estimate:
         """How much lower the logarithm of this cost is than that of `other`, by rounds where they shared them.
 

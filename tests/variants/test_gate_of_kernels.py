@@ -34,7 +34,8 @@ SELECTIONS = (
 )  # fmt: skip
 # with kernels for a CPU, and none for a GPU
 WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "topk[k=3]", "differential",
-           "differential-v2", "window[size=5,sink=learned]", "longformer[window=3]", "bigbird[block=2]")  # fmt: skip
+           "differential-v2", "window[size=5,sink=learned]", "longformer[window=3]", "bigbird[block=2]",
+           "sparse[stride=4,summary=2]")  # fmt: skip
 KERNELS = {"cpp", "triton"}
 ALL = (*SELECTIONS, *WRITTEN)
 CASES = [(name, impl) for name in ALL for impl in VariantFactory.of(name).implementations if impl != "auto"]

@@ -50,9 +50,10 @@ class Routing(Variant):
     as the paper's causal models do. `scale` of the scores is 1 as in the authors' code, whose vectors have norm
     sqrt(head_dim); with `share_qk` a token then sees almost only itself at first, which `suppress_self` forbids where
     it has another choice. Centroids move after each step (`decay`); `beta` weighs the pull of tokens to their centroid.
-    `relative` adds vectors by rank within the cluster; `max_relative` may not be below `window`. `impl`: auto takes the
-    Triton kernels for form=strict on a GPU that can run them, eager otherwise; eager is the definition. With
-    form=strict both implementations drop weights by one mask, over places in the sorted order.
+    `relative` adds vectors by rank within the cluster; `max_relative` may not be below `window`. `impl`: for
+    form=strict auto takes Triton's kernels on a GPU that can run them, and C++ on a CPU where neither weights are
+    dropped nor a token hidden from itself; eager otherwise, which is the definition. With form=strict it and Triton
+    drop weights by one mask, over places in the sorted order.
 
     Other than the authors' code: the causal mask compares positions and not ranks, which leaked values where queries
     and keys are not shared; the mean is over the clusters in which a query sees a key, not over their number + 0.01.
@@ -81,7 +82,7 @@ class Routing(Variant):
         beta: Annotated[float, Range(0, 1e3)] = 1e-4,
         relative: bool = True,
         max_relative: Width | None = None,
-        impl: Literal["auto", "eager", "triton"] = "auto",
+        impl: Literal["auto", "eager", "cpp", "triton"] = "auto",
     ):
         super().__init__(shape)
         self.impl = impl
@@ -105,8 +106,10 @@ class Routing(Variant):
         self._loss: Tensor | None = None
 
     def supports(self, shape: AttentionShape) -> str | None:
-        if self.impl == "triton" and self.form == "paper":
-            return "impl=triton computes form=strict only"
+        if self.impl in ("cpp", "triton") and self.form == "paper":
+            return f"impl={self.impl} computes form=strict only"
+        if self.impl == "cpp" and self.suppress_self:
+            return "impl=cpp hides no token from itself: use impl=eager, or suppress_self=false"
         return super().supports(shape) or refusal(self.impl, shape, dropping=self.drops_inside)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -114,7 +117,10 @@ class Routing(Variant):
         impl = self.impl if self.form == "strict" else "eager"
         # of the values: queries and keys are normalised to float32 whatever their dtype
         self.implementation = choose_implementation(
-            impl, value, dropout=self.weight_dropout, dropping=self.drops_inside
+            *(impl, value, value),
+            dropout=self.weight_dropout,
+            dropping=self.drops_inside,
+            kernels=frozenset({"triton"} if self.suppress_self else {"cpp", "triton"}),
         )
         query, key = self._routed(query, key)
         self._loss = None
@@ -193,7 +199,7 @@ class Routing(Variant):
     def _strict(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         order = ClusterOrder.of(self._scores(query, mask.valid).argmax(-1), self.clusters, mask.valid)
         drop = WeightDropout.drawn(self.weight_dropout, query.device)
-        if self.implementation == "triton":
+        if self.implementation != "eager":
             return self._fused(query, key, value, order, mask.causal, drop)
         # the own token is one of the window
         back = self.window - 1
@@ -228,12 +234,22 @@ class Routing(Variant):
         drop: WeightDropout | None,
     ) -> Tensor:
         """Sorted by cluster, what a token sees is an interval, and so is the whole form one kernel."""
+        back = min(self.window, query.shape[2]) - 1
+        ahead = 0 if causal else back
+        # each (batch, head) has bounds of its own, since each sorts its own tokens
+        lower, upper = order.bounds(back, ahead)
+        if self.implementation == "cpp":
+            from ..kernels.cpu import tiles
+
+            # there bounds are those of a sequence, so that each head is one; and the scale is 1 / sqrt(head_dim)
+            wide = query * (self.scale * math.sqrt(query.shape[-1]))
+            query, key, own = (order.sort(x).flatten(0, 1)[:, None] for x in (wide, key, value))
+            seen = Mask(bounds=torch.stack([lower, upper], -1).flatten(0, 1))
+            found = tiles.rank_attention(query, key, own, seen, self.positions, back=back, ahead=ahead)
+            return order.restore(found.view(value.shape))
         from ..kernels.triton.interval import Intervals
         from ..kernels.triton.ranks import rank_attention
 
-        back = min(self.window, query.shape[2]) - 1
-        # each (batch, head) has bounds of its own, since each sorts its own tokens
-        lower, upper = order.bounds(back, 0 if causal else back)
         output = rank_attention(
             order.sort(query),
             order.sort(key),
@@ -242,7 +258,7 @@ class Routing(Variant):
             scale=self.scale,
             positions=self.positions,
             back=back,
-            ahead=0 if causal else back,
+            ahead=ahead,
             drop=drop,
             # normalised tokens are float32, and bfloat16 values need no more digits than one product of TF32 keeps
             precision="tf32" if value.dtype == torch.bfloat16 else "tf32x3",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -12,12 +13,14 @@ from torch.nn import functional as F
 
 from ..contract import AttentionShape, Count, KeyValueCache, Mask, SelectionError, masked_softmax
 from ..ops.bands import Band, attend, scaled
-from ..ops.patterns import PatternVariant, whole
+from ..ops.dropout import WeightDropout
+from ..ops.patterns import whole
+from .tiled import Impl, TiledPattern
 
 Far = tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]
 
 
-class Sparse(PatternVariant):
+class Sparse(TiledPattern):
     """Factorised attention over the union of two patterns, with a near part and a far part.
 
     `strided`: the last `stride` keys, and every stride-th key before. `fixed`: the own block of `stride` keys, and the
@@ -25,7 +28,7 @@ class Sparse(PatternVariant):
     tries to alternate the two over layers or heads. Without a causal mask both are mirrored: `stride` keys on each
     side, every stride-th key and every block, before and after. `stride`: near the square root of max_length, as in
     the paper; `summary`: 8, the least of the paper, or `stride` where that is less. Decoding keeps all keys, and reads
-    those of the pattern only.
+    those of the pattern only. On a CPU C++ computes `fixed` by tiles, the summaries of all blocks first.
     """
 
     equation: ClassVar = (
@@ -43,9 +46,12 @@ class Sparse(PatternVariant):
         pattern: Literal["strided", "fixed"] = "fixed",
         stride: Count | None = None,
         summary: Count | None = None,
+        impl: Impl = "auto",
     ):
-        super().__init__(shape)
+        super().__init__(shape, impl=impl)
         self.pattern = pattern
+        if pattern == "strided":
+            self.drops_inside = frozenset()  # type: ignore[misc]
         self.stride = whole("stride", stride, round(math.sqrt(shape.max_length)))
         self.summary = whole("summary", summary, min(8, self.stride))
         if self.summary > self.stride:
@@ -60,8 +66,26 @@ class Sparse(PatternVariant):
             far = (key_at % self.stride >= self.stride - self.summary).expand_as(near)
         return ((near | far) & (key_at <= at) if causal else near | far)[None]
 
-    def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        length, device = query.shape[2], query.device
+    def supports(self, shape: AttentionShape) -> str | None:
+        if self.impl == "cpp" and self.pattern == "strided":
+            return "impl=cpp computes pattern=fixed only: every stride-th key touches every tile"
+        return super().supports(shape)
+
+    def key_order(self, keys: int) -> Tensor:
+        is_summary = torch.arange(keys) % self.stride >= self.stride - self.summary
+        return torch.cat([is_summary.nonzero()[:, 0], (~is_summary).nonzero()[:, 0]])
+
+    def blocked(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        drop: WeightDropout | None = None,
+        missing: int = 0,
+    ) -> Tensor:
+        batch, heads, length, _ = query.shape
+        device = query.device
         reach = self.stride if self.pattern == "strided" else 0
         band = Band.fit(length, self.stride, reach, 0 if mask.causal else reach)
         allowed = band.allowed(mask.valid, mask.causal, device)
@@ -77,7 +101,17 @@ class Sparse(PatternVariant):
         # both parts share one softmax, so they are masked before they are joined
         lowest = torch.finfo(near.dtype).min
         joined = torch.cat([near.masked_fill(~allowed, lowest), far.masked_fill(~far_allowed, lowest)], -1)
-        weights = F.dropout(masked_softmax(joined, None), self.weight_dropout)
+        weights = masked_softmax(joined, None)
+        kept = band.kept(drop, batch, heads, missing)
+        if drop is None or kept is None:
+            weights = F.dropout(weights, self.weight_dropout)
+        else:
+            # of `fixed`: behind the own block the summaries of all
+            rows = torch.arange(band.blocks * band.block).view(1, band.blocks, band.block, 1) - missing
+            first = max(0, band.block - self.summary)
+            starts = torch.arange(band.blocks).view(1, 1, 1, -1) * band.block + first
+            far_kept = drop.kept(batch, heads, rows, band.block - first, starts).mask.flatten(-2)
+            weights = replace(kept, mask=torch.cat([kept.mask, far_kept], -1)).apply(weights)
         # the two parts have the same softmax and meet different values
         near, far = weights[..., : near.shape[-1]], weights[..., near.shape[-1] :]
         # a row without a key has uniform weights after the softmax, since all were at the lowest number: zeroed here

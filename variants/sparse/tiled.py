@@ -39,6 +39,10 @@ class TiledPattern(PatternVariant):
         are seen and neither falls from one to the next; None where a list of tiles says what is seen."""
         return None
 
+    def key_order(self, keys: int) -> Tensor | None:
+        """Which key lies at each place of the tiles, (keys,), where others than neighbours are seen together."""
+        return None
+
     def blocked(
         self,
         query: Tensor,
@@ -63,7 +67,11 @@ class TiledPattern(PatternVariant):
             kernels=self.drops_inside,
         )
         missing, queries, keys = absent(query, key), query.shape[2], key.shape[2]
-        drop = WeightDropout.drawn(self.weight_dropout, query.device) if query.device.type == "cpu" else None
+        drop = (
+            WeightDropout.drawn(self.weight_dropout, query.device)
+            if query.device.type == "cpu" and self.drops_inside
+            else None
+        )
         if self.implementation == "eager":
             # the queries before the first are computed as zeros and dropped: blocks begin at position 0
             return self.blocked(F.pad(query, (0, 0, missing, 0)), key, value, mask, drop, missing)[:, :, missing:]
@@ -81,6 +89,7 @@ class TiledPattern(PatternVariant):
         now = queries, keys, causal, *(buffer._version for buffer in self.buffers())
         if self._listed is None or self._listed[0] != now:
             # fewer queries than keys are the last positions
-            made = SeenTiles.of(lambda rows: self.visible(rows + keys - queries, keys, causal), queries, keys)
+            visible = lambda rows: self.visible(rows + keys - queries, keys, causal)  # noqa: E731
+            made = SeenTiles.of(visible, queries, keys, self.key_order(keys))
             self._listed = now, made
         return self._listed[1]

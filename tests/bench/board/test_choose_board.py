@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from boards import facts, notes, text
+from boards import entry, facts, notes, text
 
 from attnbench.bench.board.choose_board import Requirements, board_for_choice
 from attnbench.bench.core.errors import SelectionError
@@ -46,6 +46,17 @@ def test_the_short_list_is_by_cost_with_the_records_behind_it(world) -> None:
     assert [(r.name, r.place) for r in found.ranked] == [("linear", "1"), ("softmax", "2"), ("rela", "3")]
     assert len(found.ranked[0].records) == 4
     assert text(found, "records").startswith("linear: ")
+
+
+def test_what_ran_stands_beside_each_cost(bench) -> None:
+    b = bench()
+    half = [Measurement.of("declared_density", 0.34)]
+    b.time("softmax", TIMES, TIMES, implementation="sdpa")
+    b.time("window", TIMES, TIMES, more=half, implementation="cpp")
+    found = board(b)
+    assert [entry(found, name, "implementation").text for name in ("softmax", "window")] == [
+        "sdpa", "cpp; computes 0.34",
+    ]  # fmt: skip
 
 
 def test_everyone_else_has_a_reason(world) -> None:

@@ -100,6 +100,15 @@ def test_two_variants_need_no_reference_between_them(bench) -> None:
     assert of(b, "topk", "rela").points.value == pytest.approx(-5.0)
 
 
+def test_a_ratio_of_times_says_which_code_ran(bench) -> None:
+    b = bench()
+    half = [Measurement.of("declared_density", 0.34)]
+    b.time("softmax", TIMES, TIMES, implementation="sdpa")
+    b.time("window", [3 * t for t in TIMES], TIMES, more=half, implementation="eager")
+    said = of(b, "window", "softmax").sentences[0]
+    assert said.endswith("in the same rounds. Timed were window as eager; computes 0.34 and softmax as sdpa.")
+
+
 def test_costs_are_paired_by_round(bench) -> None:
     b = bench()
     b.train("softmax", [0.6] * 3)

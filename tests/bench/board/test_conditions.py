@@ -114,5 +114,17 @@ def test_a_canary_that_moved_inside_a_block_or_between_blocks_is_told(bench) -> 
     assert "67 % at 256, 133 % at 512" in between["machine speed", True]
 
 
+def test_a_ratio_that_changes_within_its_rounds_is_told(bench) -> None:
+    b = bench(task="sweep[length=256]")
+    noise, given = [1 + 0.001 * (at % 3) for at in range(40)], {"setting": {"length": 256}}
+    b.time("softmax", noise, noise, **given)
+    b.time("steady", [2 * t for t in noise[1:] + noise[:1]], noise, **given)
+    b.time("moved", [(2 if at < 20 else 3) * t for at, t in enumerate(noise)], noise, **given)
+    table = table_of(b.records)
+    (found,) = sweeps(table, board_keys(table), least=1)
+    (told,) = [note.text for note in board_for_lengths(table, found).notes if note.topic == "halves"]
+    assert "for moved, at most 50.0 %" in told and "steady" not in told
+
+
 def test_launching_that_takes_as_long_as_the_work_is_told(bench) -> None:
     assert "length 256 launching" in board(bench, **{"256": {"host_bound": (0.9, {})}})["host bound", True]

@@ -37,6 +37,18 @@ def three(bench: object) -> object:
     return b
 
 
+def test_what_ran_and_computes_stands_beside_every_step_time(bench) -> None:
+    b = three(bench)
+    half = [Measurement.of("declared_density", 0.34)]
+    b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, implementation="eager")
+    b.time("rela", REFERENCE_TIMES, REFERENCE_TIMES, more=half, implementation="eager")
+    found = board(b)
+    assert [entry(found, name, "implementation").text for name in ("softmax", "rela", "entmax15")] == [
+        "eager", "eager; computes 0.34", "",
+    ]  # fmt: skip
+    assert "implementation" in [found.columns[at].name for at in found.shown_columns]
+
+
 def test_quality_is_points_against_the_reference_with_a_verdict(bench) -> None:
     found = board(three(bench))
     gap = entry(found, "rela", "gap")

@@ -21,22 +21,24 @@ class SeenTiles:
     """The tiles of a pattern, once by blocks of queries and once by blocks of keys, for the backward.
 
     Each is: offsets (patterns · blocks + 1) int32, where the tiles of a block begin; tiles (n) int32, which; words
-    (n, 64) int64, for each row of the block the entries of the tile that are seen, the first in the lowest bit.
+    (n, 64) int64, for each row of the block the entries of the tile that are seen, the first in the lowest bit. order:
+    (keys), which key lies at each place, so that those seen together share tiles; None where they lie as they came.
     """
 
     by_queries: Lists
     by_keys: Lists
     keys: int
+    order: Tensor | None
 
     @classmethod
-    def of(cls, visible: Callable[[Tensor], Tensor], queries: int, keys: int) -> SeenTiles:
+    def of(cls, visible: Callable[[Tensor], Tensor], queries: int, keys: int, order: Tensor | None = None) -> SeenTiles:
         """The lists of `visible(rows)`: Boolean (patterns, rows, keys) for some of the `queries`, by number."""
         blocks, tiles = -(-queries // BLOCK), -(-keys // BLOCK)
         places, by_rows, by_columns = [], [], []
         # block by block: nothing of queries × keys in memory
         for block in range(blocks):
             rows = torch.arange(block * BLOCK, min((block + 1) * BLOCK, queries))
-            part = visible(rows)
+            part = visible(rows) if order is None else visible(rows)[..., order]
             patterns = len(part)
             part = F.pad(part, (0, tiles * BLOCK - keys, 0, BLOCK - len(rows)))
             part = part.view(patterns, BLOCK, tiles, BLOCK).transpose(1, 2)
@@ -50,11 +52,13 @@ class SeenTiles:
             by_queries=_sorted(torch.cat(by_rows), pattern * blocks + block, tile, patterns * blocks),
             by_keys=_sorted(torch.cat(by_columns), pattern * tiles + tile, block, patterns * tiles),
             keys=keys,
+            order=order,
         )
 
     def real(self, valid: Tensor | None, batch: int) -> Tensor:
         """Bits of the keys that are real, (batch, tiles of keys); `valid` (batch | 1, keys) as in a Mask."""
         shown = torch.ones(1, self.keys, dtype=torch.bool) if valid is None else valid
+        shown = shown if self.order is None else shown[:, self.order]
         return _words(F.pad(shown, (0, -self.keys % BLOCK))).expand(batch, -1).contiguous()
 
 

@@ -45,7 +45,7 @@ class Packing:
 
     def drop_arguments(self, drop: WeightDropout | None) -> tuple[Tensor | None, int, Tensor | None]:
         """Dropout as the C++ operators take it: seed, threshold, and which key lies at each place."""
-        order = None if self.order is None else self.order.int()
+        order = None if self.order is None else self.order.int().contiguous()
         return (None, 0, order) if drop is None else (drop.seed, threshold(drop.rate), order)
 
     def pack(self, query: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -141,7 +142,10 @@ class _Sums(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         batch, _, queries, _ = query.shape
         # a list names keys by their place, so that padding stays where it is
-        ctx.packing = packing = Packing.of(Mask() if lists else mask, batch, queries, key.shape[2])
+        packing = Packing.of(Mask() if lists else mask, batch, queries, key.shape[2])
+        if lists and lists.order is not None:
+            packing = replace(packing, order=lists.order.expand(batch, -1))
+        ctx.packing = packing
         ctx.lists, ctx.valid = lists, mask.valid
         ctx.drop, ctx.written, ctx.names = drop, written, names
         ctx.scale = query.shape[-1] ** -0.5

@@ -223,7 +223,13 @@ def test_a_map_that_takes_what_nothing_gives_is_refused_where_it_is_declared(fun
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("queries", [60, 390])
 @pytest.mark.parametrize(
-    "name", ["longformer[window=30,global_tokens=3]", "longformer[window=5,global_tokens=70]", "bigbird[block=16]"]
+    "name",
+    [
+        "longformer[window=30,global_tokens=3]",
+        "longformer[window=5,global_tokens=70]",
+        "bigbird[block=16]",
+        "sparse[stride=24,summary=5]",
+    ],
 )
 @pytest.mark.parametrize("causal", [False, True])
 def test_lists_of_tiles_are_those_of_float64(name: str, causal: bool, queries: int, padded: bool, rate: float) -> None:
@@ -236,6 +242,25 @@ def test_lists_of_tiles_are_those_of_float64(name: str, causal: bool, queries: i
     for impl, dtype in (("cpp", torch.float32), ("eager", torch.float64)):
         variant = make(name, impl, 20, 3, rate).to(dtype)
         found.append(passes(variant, [x.to(dtype) for x in inputs], upstream.to(dtype), mask))
+        assert variant.implementation == impl
+    assert worst(*found) < 1e-5
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("options", ["relative=false", "relative=true", "scale=0.3,share_qk=true"])
+def test_clusters_sorted_into_intervals_are_those_of_float64(options: str, causal: bool) -> None:
+    """Each head of each sequence sorts its own tokens; padding is a cluster that sees nothing."""
+    require_kernels()
+    inputs, upstream = inputs_of(390, 390, 20, heads=3)
+    mask, found = Mask(valid=draw(2, 390, salt=7) > -0.5, causal=causal), []
+    for impl, dtype in (("cpp", torch.float32), ("eager", torch.float64)):
+        name = f"routing[form=strict,clusters=5,window=30,{options}]"
+        variant = make(name, impl, 20, 3).to(dtype)
+        leaves = [x.to(dtype).requires_grad_() for x in inputs]
+        output = variant(*leaves, mask)
+        learned = [*leaves, *variant.parameters()]
+        gradients = torch.autograd.grad(output, learned, upstream.to(dtype), allow_unused=True)
+        found.append([output.detach(), *(x for x in gradients if x is not None)])
         assert variant.implementation == impl
     assert worst(*found) < 1e-5
 
