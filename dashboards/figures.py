@@ -100,7 +100,7 @@ def figure_specs(report: Report) -> dict[str, FigureSpec]:
             words=_settings_words(found, quality),
         )
         for number, found in enumerate(report.settings)
-        for marked in ["trained" if found.axis == "length" and "trained" in data else ""]
+        for marked in ["trained" if found.axis in ("length", "position") and "trained" in data else ""]
     }
     specs = {
         "suite": FigureSpec(
@@ -268,7 +268,7 @@ def _axis_words(curves: SettingCurves, quality: str) -> tuple[str, str, str, str
     """Titles of both axes, the tested values and the scale across, and the highest value, empty where there is none."""
     values = sorted({point["at"] for point in curves.points})
     scale = "log" if values[0] > 0 and values[-1] >= 4 * values[0] else "linear"
-    across = "length, tokens" if curves.axis == "length" else visible(curves.axis.replace("_", " "))
+    across = visible(curves.axis.replace("_", " ")) + ", tokens" * (curves.axis in ("length", "position"))
     ticks = " ".join(map(repr, values))
     if curves.quantity == "weight":
         return across, "weight on the right key", ticks, scale, "1"

@@ -105,6 +105,14 @@ class Recipe:
             raise SelectionError(f"expected heads to divide width, got heads={changed.heads}, width={changed.width}")
         return changed
 
+    def check_tested_positions(self, longest: int) -> None:
+        """Raises SelectionError where a test of `longest` tokens would read positions that no training reads."""
+        if self.positions == "learned" and longest > self.length:
+            raise SelectionError(
+                f"expected other positions than learned: those from {self.length} to {longest} are tested and never "
+                "trained; take positions=none, rope, alibi or sinusoidal, or set longest to length"
+            )
+
 
 R = TypeVar("R", bound=Recipe)
 

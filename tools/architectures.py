@@ -377,6 +377,10 @@ def page(rows: list[dict[str, str]]) -> str:
         # "equal" comes last: "equal, but warned" begins so too
         counted = Counter(next(each for each in reversed(VERDICTS) if row[door].startswith(each)) for row in run)
         lines.append(f"| `{door}` | {' | '.join(str(counted[each]) for each in VERDICTS)} |")
+    refused = [[row[door].startswith("refused") for door in DOORS] for row in run]
+    alone, nowhere = refused.count([True, False, False]), refused.count([True] * len(DOORS))
+    served = f"are served by `register`, whose name the other two doors take; {nowhere} are refused by all three."
+    lines += ["", f"Of those that `attach` refuses, {alone} {served}"]
     reasons: dict[str, int] = {}
     lines += ["", f"| model | built as | {' | '.join(f'`{door}`' for door in DOORS)} |", "|---|---|---|---|---|"]
     for row in run:

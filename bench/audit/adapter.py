@@ -70,7 +70,7 @@ class Foreign(Variant):
         if key not in cls._known:
             with torch.random.fork_rng(devices=[]):
                 twin, _ = as_tested(made(cls.target, cls.name, replace(shape, dropout=0.5), given)[0])
-            cls._known[key] = _calls(module, twin, call)
+                cls._known[key] = _calls(module, twin, call)
         calls = cls._known[key]
         found = calls.convention
         if found.kind == "model":
@@ -189,7 +189,7 @@ def as_variant(found: Any, name: str) -> type[Variant]:
     if isinstance(found, type) and issubclass(found, Variant):
         return found
     if not callable(found):
-        raise SelectionError(f"expected {name} to be a class, a function or a module, got {type(found).__name__}")
+        raise SelectionError(f"expected {name} to be a class, a function or an nn.Module, got {type(found).__name__}")
     names = [] if isinstance(found, type | nn.Module) else list(parameters_of(found))
     if names[:2] == ["scores", "allowed"]:
         return score_map()(found)
@@ -220,7 +220,8 @@ def _parameters(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     kinds: dict[str, Any] = {}
     holders = [each for each, p in accepted_by(found).items() if each in CONFIGS and p.default is p.empty]
     for made_by in (*(kind_of_settings(found, each) for each in holders), found):
-        defaults |= {each: None if p.default is p.empty else p.default for each, p in accepted_by(made_by).items()}
+        told = {each: p.default for each, p in accepted_by(made_by).items() if each not in holders}
+        defaults |= {each: None if default is inspect.Parameter.empty else default for each, default in told.items()}
         hints = hints_of(made_by).items()
         kinds |= {each: kind for each, kind in hints if {kind} <= plain or set(typing.get_args(kind)) & plain}
     return defaults, kinds
@@ -247,7 +248,7 @@ def _calls(module: Any, twin: Any, call: Call) -> Calls:
             return Calls(found)
         looks_ahead = sees_future(module, found, found.plain) is not False
     inputs = draw(found.kind, found.shape, 2, found.length, 1)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad():
         draws = coarse = False
         if isinstance(twin, nn.Module):
             twin = copy.deepcopy(twin).train()

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..core.errors import SelectionError
+from ..core.registry import nearest
 from . import decoding, future, numerics, packing, padding
 from .convention import recognise, says_causal
 from .report import AuditReport, Finding
@@ -55,7 +56,10 @@ def audit_module(
     """
     unknown = sorted(set(by_design) - {*NAMES})
     if unknown:
-        raise SelectionError(f"expected by design some of {', '.join(NAMES)}; got {unknown[0]!r}")
+        near = nearest(unknown[0], NAMES)
+        raise SelectionError(f"expected by design some of {', '.join(NAMES)}; got {unknown[0]!r}{near}")
+    if compile not in ("", "aot_eager", *torch.compiler.list_backends(exclude_tags=())):
+        raise SelectionError(f"expected a backend of torch.compile, such as aot_eager or inductor, got {compile!r}")
     start = time.perf_counter()
     own = deepcopy(module) if isinstance(module, nn.Module) else module
     own, changes = as_tested(own)

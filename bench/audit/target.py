@@ -22,7 +22,7 @@ from torch import nn
 from ...variants.contract import AttentionShape
 from ..core.errors import SelectionError, Unsupported
 from ..core.spec import Spec
-from ..core.targets import target_of
+from ..core.targets import said_in, target_of
 from .search import parameters_of
 from .tiny import tiny_model
 
@@ -92,7 +92,7 @@ def load_target(spec: Spec) -> Built:
 def _loaded(spec: Spec, values: dict[str, Any]) -> Built:
     place, colon, name = spec.name.rpartition(":")
     if not colon:
-        raise SelectionError(f"expected FILE.py:NAME or package.module:NAME, got {spec.name!r}")
+        raise SelectionError(f"expected FILE.py:NAME or package.module:NAME, got {spec.name!r}{said_in(spec.name)}")
     if place == "transformers":
         return Built(*tiny_model(name, values))
     target = target_of(spec.name)
@@ -134,6 +134,8 @@ def made(
     """
     if isinstance(target, nn.Module):
         return copy.deepcopy(target), {}
+    if not callable(target):
+        raise SelectionError(f"expected {name} to be a class, a function or an nn.Module, got {type(target).__name__}")
     if not makes(target):
         return target, {}
     arguments = _arguments(target, name, shape, given, usual)
@@ -210,7 +212,7 @@ class Settings:
 class _Named:
     """Settings of no class that is known, under whatever names of a shape a layer reads them."""
 
-    def __init__(self, name: str, shape: AttentionShape):
+    def __init__(self, name: str, shape: AttentionShape, /):
         self.read: dict[str, Any] = {}
         self._name, self._shape = name, shape
 

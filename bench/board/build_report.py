@@ -15,7 +15,7 @@ from ..score.cost import Mode, controls, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.matched_budget import Curves
 from ..score.quality import Predictions, metric_of
-from ..score.settings import LENGTH, by_seed, place_of, series_of
+from ..score.settings import LENGTH, POSITION, by_seed, place_of, series_of
 from ..stats.scoring import ratio
 from ..store.learning_rates import extended, without_rates
 from ..store.rows import HeadMeasurement, ResultRow, newest
@@ -261,7 +261,7 @@ def _over_seeds(values: Sequence[float]) -> dict[str, float]:
 def _trained_length(board: Board, runs: Sequence[ResultRow]) -> Iterator[FigureRow]:
     """The length of training, where a figure is over lengths."""
     lengths = [run.setting["length"] for run in runs if run.lane == "train" and "length" in run.setting]
-    if lengths and any(part.name.endswith(f"/{LENGTH}") for part in board.parts):
+    if lengths and any(part.name.endswith((f"/{LENGTH}", f"/{POSITION}")) for part in board.parts):
         yield {"length": lengths[-1]}
 
 

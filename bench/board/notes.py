@@ -160,6 +160,11 @@ TOPICS: dict[str, Topic] = {
         "tokens", "method", "one causal pass over the prompts without gradients; writing the state is no part of it"
     ),
     "state": Topic("state", "method", "of one sequence, all layers, {how}"),
+    "positions": Topic(
+        "positions", "method",
+        "the {score} by position is of windows of the test that overlap only at the end of a text, longer than those "
+        "of training; each number counts the positions since the one before",
+    ),
     "settings": Topic(
         "settings", "method",
         "the {score} above is the mean over all settings; a table has one setting each, other axes fixed where most "

@@ -67,18 +67,18 @@ def scored(
     return boards + boards_of_sweeps(table, sorted(set(untrained) - shown), mode)
 
 
-def read_store(store: Store) -> tuple[ResultTable, StoredPredictions]:
-    """The Records of a results folder; raises StoreError, saying what to run, where there are none."""
+def read_store(store: Store, option: str = "--results") -> tuple[ResultTable, StoredPredictions]:
+    """The Records of the results folder that `option` names; raises StoreError, saying what to run, without any."""
     table = table_of(store.records())
     if not table.rows:
         if store.root.name == FOLDER and any(store.root.glob("*.jsonl")):
             raise StoreError(
-                f"{store.root} is the inside of a results folder; name it with --results {store.root.parent}"
+                f"{store.root} is the inside of a results folder; name it with {option} {store.root.parent}"
             )
         others = sorted({str(path.parent.parent) for path in Path("results").glob("**/records/*.jsonl")})
         make = "make some with `attnbench run --variants rela,entmax15 --task lra-text`"
         if others:
-            there = "; ".join(f"--results {shlex.quote(other)}" for other in others[:3])
+            there = "; ".join(f"{option} {shlex.quote(other)}" for other in others[:3])
             raise StoreError(f"no Records in {store.root}; there are some elsewhere: {there}; or {make}")
-        raise StoreError(f"no Records in {store.root}; {make}, or name a folder that has some with --results")
+        raise StoreError(f"no Records in {store.root}; {make}, or name a folder that has some with {option}")
     return table, StoredPredictions(store)

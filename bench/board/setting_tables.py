@@ -14,6 +14,7 @@ from ..score.key import BoardKey
 from ..score.quality import SeedScores
 from ..score.settings import (
     LENGTH,
+    POSITION,
     WEIGHT,
     Series,
     Values,
@@ -39,7 +40,12 @@ FACTOR = 16
 BY_AXIS, RIGHT_KEY = "by", "right-key"
 """How the names of these boards end: `/by/pairs`, `/right-key/length`."""
 
-_TITLES = {LENGTH: "length", "pairs": "number of pairs", "noise": "share of noise"}
+_TITLES = {
+    LENGTH: "length",
+    POSITION: "position, up to the number above",
+    "pairs": "number of pairs",
+    "noise": "share of noise",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +183,9 @@ def setting_boards(board_key: BoardKey, found: SettingResults, names: Sequence[s
 
 def setting_notes(found: SettingResults) -> Iterator[Note]:
     """How the tables by setting are made."""
-    if found.series:
+    if any(one.axis == POSITION for one in found.series):
+        yield note("positions", score=found.metric.title)
+    elif found.series:
         yield note("settings", score=found.metric.title)
     if found.series and found.along_length is not None:
         yield note("right_key")
@@ -198,7 +206,7 @@ def _counted(table: ResultTable, own: SeedScores) -> list[ResultRow]:
 def _words(series: Series, found: SettingResults) -> str:
     """The axis of a table, what is fixed, and the lengths of training."""
     fixed = [f"{value:g} {name}" for name, value in series.fixed]
-    if series.axis != LENGTH:
+    if series.axis not in (LENGTH, POSITION):
         fixed.append("each at the shortest length tested")
     elif found.trained:
         short = f"{found.shortest:,.0f} to " if found.shortest else ""

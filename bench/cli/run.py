@@ -39,8 +39,11 @@ def run(
         ),
     ] = None,
     fail_if: Annotated[
-        str, typer.Option("--fail-if", metavar="SHARE", help="Exit with 1 where --against shows more than this.")
-    ] = "5%",
+        str,
+        typer.Option(
+            "--fail-if", metavar="SHARE", help="Exit with 1 where --against shows more than this.", show_default="5%"
+        ),
+    ] = "",
     **options: Any,
 ) -> None:
     """Train and measure variants on tasks, and print the leaderboard; skip what is measured already."""
@@ -50,10 +53,12 @@ def run(
     from .leaderboard import show
     from .live import Live
 
-    options, limit = selected(options), _share(fail_if)
+    options, limit = selected(options), _share(fail_if or "5%")
     if against is not None:
         # a folder without Records is told now, and not after hours of measuring
-        read_store(Store(against, _no_notice))
+        read_store(Store(against, _no_notice), "--against")
+    elif fail_if:
+        raise SelectionError("expected --against FOLDER beside --fail-if: there are no times to hold these against")
     with Live() as live:
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
     if not found.measured:

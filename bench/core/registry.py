@@ -24,7 +24,7 @@ from typing import Any
 from .entry_points import EntryPointGroup, RegistryEntry, is_own, origin_of, read_group
 from .errors import PluginError, SelectionError, crash_text
 from .spec import Range, Spec, Value, value_text
-from .targets import Target, defined_in, module_source, parsed, target_of
+from .targets import Target, module_source, parsed, said_in, target_of
 
 
 class Registry:
@@ -203,9 +203,8 @@ class Registry:
         """The words after an unknown name: its other meaning, the nearest names, or how a new one gets known."""
         if name in WRAPPERS._points:
             return f": that is a wrapper, which stands before a variant: `{name}+softmax`"
-        if name.endswith(".py") and Path(name).is_file():
-            names = defined_in(Path(name), Path(name).stat().st_mtime_ns) or ["NAME"]
-            return f": say what in that file: {', '.join(f'{name}:{each}' for each in names[:5])}"
+        if words := said_in(name):
+            return words
         for other in (VARIANTS, TASKS):
             if other is not self and name in other._points:
                 return f": that is a {other.noun}; `attnbench list {self.noun}s` lists the {self.noun}s"

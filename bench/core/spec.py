@@ -45,7 +45,7 @@ MOST_LAYERS = 1_000
 MOST_SPECS = 1_000
 """Specs that a selection expands to: more are a slip, and would take days."""
 
-_SQUARE = str.maketrans("()", "[]")
+_SQUARE = str.maketrans("(){};|", "[][],,", "\"'")
 _WORDS: dict[str, Scalar] = {"true": True, "false": False, "none": None}
 
 
@@ -300,7 +300,8 @@ def _expand_plain(item: str) -> Iterator[Spec]:
     name = name.strip()
     if not (_NAME.fullmatch(name) or _TARGET.fullmatch(name)):
         raise SelectionError(
-            f"expected a name of letters, digits, '-', '_', or FILE.py:NAME, got {name!r} in {item!r}{_meant(item)}"
+            f"expected a name of letters, digits, '-', '_', or FILE.py:NAME, got {name!r}"
+            f"{f' in {item!r}' if item != name else ''}{_meant(item)}"
         )
     if len(name) > LONGEST_NAME:
         raise SelectionError(f"expected a name of at most {LONGEST_NAME} characters, got {len(name):,}")
@@ -321,7 +322,7 @@ def _meant(item: str) -> str:
     """The words after an item without a name: what it names with other brackets, with commas, or without brackets."""
     if re.search(r"\s.*\.py\b|\.py\b.*\s", item.partition("[")[0]):
         return "; a FILE.py has no blank in its path: rename it, or link to it; names have commas between them"
-    for guess in (item.translate(_SQUARE), ",".join(item.split()), item.strip("[]")):
+    for guess in (item.translate(_SQUARE), ",".join(item.split()), item.strip("[]:").replace("::", ":")):
         with suppress(SelectionError):
             if guess != item and (found := parse_selection(guess)):
                 return f"; did you mean '{','.join(map(str, found[:20]))}'?"

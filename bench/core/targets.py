@@ -99,6 +99,17 @@ def target_of(name: str) -> Target | None:
     return Target(name, ".".join(parts) or file.stem, attribute, file)
 
 
+def said_in(name: str) -> str:
+    """`: say what in that file: mine.py:Mine`, where `name` is no more than a file of Python; otherwise nothing."""
+    file = Path(name)
+    if file.suffix != ".py" or not file.is_file():
+        return ""
+    tree = parsed(file)
+    found = [each for each in (tree.body if tree else ()) if isinstance(each, ast.ClassDef | ast.FunctionDef)]
+    names = [each.name for each in sorted(found, key=lambda each: isinstance(each, ast.FunctionDef))]
+    return f": say what in that file: {', '.join(f'{name}:{each}' for each in names[:5] or ['NAME'])}"
+
+
 @cache
 def defined_in(file: Path, changed: int) -> list[str]:
     """The names that a file defines at its top level, classes first; empty where it cannot be read, or imports `*`."""

@@ -292,10 +292,12 @@ def _half(case: Case, name: str) -> Answers:
     inputs = Inputs(*(x.to(dtype) for x in single.inputs(batch=2)))
     inputs = replace(inputs, query=3 * inputs.query)
     exact = Inputs(*(x.float() for x in inputs))
-    # a position that is turned, or another step before the product, rounds queries and keys once more
-    generator, epsilon = torch.Generator().manual_seed(case.seed), torch.finfo(dtype).eps
+    # a position that is turned, or another step before the product, rounds queries and keys once more, and projections
+    # of its own do so twice: their weights, and what they give
+    generator, nudge = torch.Generator().manual_seed(case.seed), torch.finfo(dtype).eps / 2
+    nudge *= 2 if case.module.owns_projections else 1
     noise = [2 * torch.rand(x.shape, generator=generator).to(x.device) - 1 for x in (exact.query, exact.key)]
-    query, key = (x * (1 + epsilon / 2 * y) for x, y in zip((exact.query, exact.key), noise, strict=True))
+    query, key = (x * (1 + nudge * y) for x, y in zip((exact.query, exact.key), noise, strict=True))
     nudged = replace(exact, query=query, key=key)
     padded = [inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3))] if case.shape.padding else []
     for valid in (*padded, None):

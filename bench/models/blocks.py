@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...tasks.contract import Classification, Problem, Recipe
+from ...tasks.problems.language_modeling import LanguageRecipe
 from ...tasks.problems.token_prediction import TokenPrediction, TokenRecipe
 from ...variants.contract import AttentionShape, Mask, Variant
 from ..core.errors import Unsupported
@@ -258,6 +259,8 @@ def longest_sequence(problem: Problem, recipe: Recipe) -> int:
     if isinstance(problem, TokenPrediction):
         assert isinstance(recipe, TokenRecipe)
         return problem.tokens(max(recipe.length, recipe.longest))
+    if isinstance(recipe, LanguageRecipe):
+        return max(recipe.length, recipe.longest)
     # The summary token is one more position, which masks and positions of a variant must have room for.
     return recipe.length + (isinstance(problem, Classification) and recipe.pooling == "cls")
 

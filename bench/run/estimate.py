@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from ...tasks.contract import Classification, Task
+from ...variants import uncompiled
 from ...variants.contract import AttentionShape, Mask, Variant
 from ..core.cell import Cell
 from ..core.errors import AttnbenchError, PluginError
@@ -89,7 +90,8 @@ class CountWork(Request[Counted | None]):
         variant: Variant = VARIANTS.build(self.variant, shape)
         query, key, value = (torch.randn(1, heads, length, shape.head_dim, requires_grad=True) for _ in range(3))
         hidden = [torch.randn(1, length, shape.hidden_width, requires_grad=True)] if variant.takes_hidden else []
-        with _Counter() as count:
+        # a plan compiles nothing: on a fresh machine that takes a minute
+        with uncompiled(), _Counter() as count:
             variant.train()(query, key, value, Mask(causal=shape.causal), *hidden).sum().backward()  # type: ignore[no-untyped-call]
         flops = count.flops
         if variant.implementation not in VISIBLE:
@@ -225,7 +227,9 @@ def cell_seconds(
     total = START_SECONDS + setting["steps"] * step
     total += setting["steps"] // setting["evaluate_every"] * passes(validated, length, at_once)
     lengths = [length]
-    if "longest" in setting:
+    if "stride" in setting and setting["longest"]:
+        total += passes(tested, setting["longest"], max(1.0, at_once * length / setting["longest"]))
+    elif "longest" in setting and "stride" not in setting:
         # every doubling is tested, of longer sequences fewer at once
         doublings = range(int(math.log2(setting["longest"] / setting["shortest"])) + 1)
         lengths = [setting["shortest"] * 2**power for power in doublings]

@@ -11,7 +11,7 @@ from ..core.cell import REFERENCE
 from ..core.errors import PluginError, SelectionError
 from ..core.probe import CAUSAL_TASKS, POOLED_TASKS, SWEPT_LENGTHS, Examined
 from ..core.record import Record
-from ..core.registry import VARIANTS
+from ..core.registry import VARIANTS, nearest
 from ..core.spec import Spec
 from ..gate.report import CheckReport
 from ..gate.suite import GateResult
@@ -48,8 +48,9 @@ def run_probe(specs: tuple[Spec, ...], preset: str | Spec, device: str | None, *
     preset = Spec.parse(str(preset))
     if len(specs) != 1:
         raise SelectionError(f"expected one variant to probe, got {len(specs)}: {', '.join(map(str, specs))}")
-    if preset.name not in ("quick", "smoke"):
-        raise SelectionError(f"expected the preset quick or smoke, which take minutes, got {preset.name!r}")
+    if preset.name not in (usual := ("quick", "smoke")):
+        near = nearest(preset.name, usual)
+        raise SelectionError(f"expected the preset quick or smoke, which take minutes, got {preset.name!r}{near}")
     (spec,), place = specs, choose_device(device)
     # the report of the check says why a plugin does not answer
     with suppress(PluginError):

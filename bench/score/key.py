@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.errors import SelectionError
 from ..core.record import Record
+from ..core.registry import nearest
 from ..core.spec import Spec, parse_selection
 from ..stats.format import in_a_line
 from ..store.rows import ResultRow
@@ -113,7 +114,8 @@ def _filtered(rows: Sequence[ResultRow], axis: str, asked: str) -> list[ResultRo
     if not kept:
         # a name alone asks for all of its parameters, of which a sweep has dozens
         names = {Spec.parse(value).name for value in there} if axis in ("task", "preset") else there
-        raise SelectionError(f"no Records of {axis} {asked!r}; there are Records of: {in_a_line(names) or 'none'}")
+        near, known = nearest(asked, names), in_a_line(names) or "none"
+        raise SelectionError(f"no Records of {axis} {asked!r}{near}; there are Records of: {known}")
     return [row for row in rows if getattr(row, axis) in kept or (lane is not None and row.lane != lane)]
 
 

@@ -15,6 +15,9 @@ from ..store.table import ResultTable
 
 LENGTH = "length"
 
+POSITION = "position"
+"""The last of some positions of a longer window, of which a test of language modelling says the cost."""
+
 WEIGHT = "weight_on_right_key"
 """The metric of the attention that the right keys get, by setting."""
 

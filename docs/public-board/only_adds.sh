@@ -23,7 +23,7 @@ while IFS="$tab" read -r fields path; do
     name=${path##*/}
     case $path in
         results/records/*.jsonl | results/records/arrivals.txt) folder=results/records ;;
-        results/artifacts/*.json | results/artifacts/*.npz) folder=results/artifacts ;;
+        results/artifacts/*.json | results/artifacts/*.npz | results/artifacts/*.py) folder=results/artifacts ;;
         *)
             refuse "$path is neither a file of Records nor an artifact; send other changes by themselves"
             continue ;;

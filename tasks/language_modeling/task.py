@@ -86,6 +86,11 @@ def make_windows(prepared: PreparedData, recipe: LanguageRecipe, selection: str,
     if selection == "test":
         chosen["validation"] = chosen["test"]
         notes.append("the best checkpoint is chosen on the test split")
+    if recipe.longest:
+        longer = Windows.over(prepared.splits["test"], recipe.longest, recipe.longest, vocabulary).full(recipe.longest)
+        if not len(longer):
+            raise DataError(f"expected a text of more than {recipe.longest:,} tokens in test, for longest: got none")
+        chosen["test"] = replace(chosen["test"], longer=longer.spread(recipe.test_examples))
     counts = {"train": len(train), "validation": len(chosen["validation"]), "test": len(chosen["test"])}
     provenance = replace(prepared.provenance, counts=counts, notes=tuple(notes))
     return Dataset(train=train, validation=chosen["validation"], test=chosen["test"], provenance=provenance)

@@ -37,9 +37,12 @@ class LanguageRecipe(Recipe):
 
     Every predicted token but the first `length` of a text has at least length - stride tokens before it. Examples are
     windows; `validation_examples` and `test_examples` are spread evenly over the text. `pooling` has no effect.
+    `longest`: the test reads windows of so many tokens too, and says what a character costs by its position in them;
+    0 = no such windows.
     """
 
     stride: int = 64
+    longest: int = 0
 
     def with_overrides(self, preset: Spec) -> Self:
         changed = Recipe.with_overrides(self, preset)
@@ -47,6 +50,11 @@ class LanguageRecipe(Recipe):
             raise SelectionError(
                 f"expected a stride of at most the length, got stride={changed.stride}, length={changed.length}"
             )
+        if 0 < changed.longest < changed.length:
+            raise SelectionError(
+                f"expected longest of at least the length, or 0, got longest={changed.longest}, length={changed.length}"
+            )
+        changed.check_tested_positions(changed.longest)
         if changed.train_examples is not None:
             raise SelectionError(
                 "expected no train_examples: training reads the text from end to end; set steps to train on less"
@@ -78,13 +86,14 @@ class Windows(Subset):
 
     Window i reads `reads[i]` tokens from position `places[i]` and predicts the tokens one position later. Only the last
     `scored[i]` predictions count, so that overlapping windows count every token once. `indices`: the windows in use;
-    `vocabulary`: the text of the tokens.
+    `vocabulary`: the text of the tokens. `longer`: the windows of `longest` tokens that a test reads too.
     """
 
     places: Whole
     reads: Whole
     scored: Whole
     vocabulary: Vocabulary = BYTES
+    longer: Windows | None = None
 
     @classmethod
     def over(cls, split: Split, length: int, stride: int, vocabulary: Vocabulary = BYTES) -> Windows:
@@ -101,6 +110,10 @@ class Windows(Subset):
         places, reads, scored = np.concatenate(rows, axis=1) if rows else np.zeros((3, 0), dtype=np.int64)
         used = np.arange(len(places), dtype=np.int64)
         return cls(split=split, indices=used, places=places, reads=reads, scored=scored, vocabulary=vocabulary)
+
+    def full(self, length: int) -> Windows:
+        """The windows of `length` tokens, without those of shorter texts. All their predictions count."""
+        return replace(self, indices=self.indices[self.reads[self.indices] == length], scored=self.reads)
 
     @property
     def labels(self) -> Whole:

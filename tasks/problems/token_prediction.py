@@ -70,11 +70,7 @@ class TokenRecipe(Recipe):
             raise SelectionError("expected no train_examples: every step draws fresh ones; set steps to train on fewer")
         if changed.validation_examples is None or changed.test_examples is None:
             raise SelectionError("set validation_examples and test_examples: a generated task is infinite")
-        if changed.positions == "learned" and changed.longest > changed.length:
-            raise SelectionError(
-                f"expected other positions than learned: those from {changed.length} to {changed.longest} are tested "
-                "and never trained; take positions=none, rope, alibi or sinusoidal, or set longest to length"
-            )
+        changed.check_tested_positions(changed.longest)
         return changed
 
 

@@ -43,7 +43,7 @@ NO_TORCH = ("core", "stats", "store", "process", "plan", "score", "board")
 DOWN = {
     "variants": {
         "maps": {"ops", "kernels", "kernels/cpu", "kernels/triton", ""},
-        "scores": {"ops", "kernels", "kernels/triton", ""},
+        "scores": {"ops", "kernels", "kernels/cpu", "kernels/triton", ""},
         "sparse": {"ops", "kernels", "kernels/cpu", "kernels/triton", ""},
         "linear": {"ops", "kernels", "kernels/triton", ""},
         "low_rank": {"ops", ""},

@@ -216,6 +216,7 @@ def test_the_log_says_what_a_training_reached_and_why_one_has_no_result(bench, c
     ]
 
 
+@pytest.mark.slow
 def test_run_returns_the_records_of_the_selection_made_now_or_before(tmp_path):
     options = {"preset": "smoke[timing_seconds=0.2]", "results": tmp_path, "device": "cpu", "threads": 1}
     listener = Listener()

@@ -43,6 +43,7 @@ def test_parameters_change_the_shape_alone() -> None:
     assert plain[0] == wide[0] and plain[1] != wide[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["report", "by_setting", "lengths"])
 def test_every_figure_of_a_board_uses_the_table(kind: str, request: pytest.FixtureRequest) -> None:
     made: Report = request.getfixturevalue(kind)

@@ -38,6 +38,7 @@ def test_every_kind_of_data_has_its_figure(report: Report, lengths: Report) -> N
     assert list(figures(replace(lengths, lengths=lengths.lengths[::2]))) == []
 
 
+@pytest.mark.slow
 def test_results_by_setting_and_by_task_have_figures(by_setting: Report) -> None:
     assert list(figures(by_setting)) == ["suite", "by-length", "by-pairs", "right-key-length"]
     by_length = figures(by_setting)["by-length"].to_dict()

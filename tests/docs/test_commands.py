@@ -30,6 +30,7 @@ def commands_of(text):
                         yield part.strip()
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_every_command_that_a_page_shows():
     shown = {(page, command) for page in PAGES for command in commands_of((ROOT / page).read_text("utf-8"))}
     assert len(shown) > 40
@@ -69,6 +70,7 @@ def test_the_first_command_about_choosing_answers_from_the_committed_records(mon
     assert ended.exit_code == 0 and "Which attention costs least" in ended.output
 
 
+@pytest.mark.slow
 def test_the_code_about_records_runs_as_it_stands(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     page = (ROOT / "docs" / "reading-records.md").read_text(encoding="utf-8")

@@ -118,6 +118,10 @@ def test_a_request_adds_whole_lines_at_the_end_and_plain_files_alone(board):
 
     path.write_text(before + first, encoding="utf-8")
     assert added().returncode == 0
+    for kind, code in (("py", 0), ("json", 0), ("pyc", 1), ("sh", 1), ("html", 1)):
+        # the file of a variant that was named by its place is an artifact of its Records
+        (board / "results" / "artifacts" / f"{'ab' * 12}.{kind}").write_text("x = 1\n", encoding="utf-8")
+        assert added().returncode == code, kind
     path.write_text(first + before, encoding="utf-8")
     assert "a Record is never edited" in added().stderr
     path.write_text(before.removesuffix("\n"), encoding="utf-8")

@@ -75,6 +75,7 @@ def test_a_variant_of_ones_own_is_checked_timed_and_shown(tmp_path):
     assert len(list((tmp_path / "r" / "records").glob("*.jsonl"))) == 1
 
 
+@pytest.mark.slow
 def test_records_become_a_table_and_a_plot(tmp_path):
     shown = run("read_records.py", str(ROOT / "results"), "--plot", "accuracy.html", folder=tmp_path)
     header, *rows = shown.split("\n")
@@ -165,6 +166,7 @@ def test_atom_maps_by_softmax_are_those_of_the_model(tmp_path, monkeypatch):
     assert rows[0][1:4] == ["1", "100.0%", "100.0%"] and float(rows[0][-1]) < 1e-5
 
 
+@pytest.mark.slow
 def test_one_file_trains_a_variant_and_finds_the_leak_of_another(tmp_path):
     trained = run("one_file.py", "--variant", "linear", "--steps", "4", folder=tmp_path).split("\n")[:-1]
     assert [line.split(" % ")[1] for line in trained[:3]] == [

@@ -45,6 +45,7 @@ def person(tmp_path_factory):
     return Person(site, tmp_path_factory.mktemp("home"))
 
 
+@pytest.mark.slow
 def test_its_names_are_listed_with_their_origin_and_description(person):
     for what, name, description in (
         ("variants", "example-floor", "Softmax attention whose smallest weights are exactly zero."),

@@ -478,7 +478,7 @@ ALSO: dict[type[Variant], set[str]] = {
     LeaksBeyond400Keys: {"rows sum"},
     WrongAtMultiplesOf256: {"padding length"},
     KeepsLargestBatch: {"deterministic"},
-    KeepsFirstMask: {"padding content"},
+    KeepsFirstMask: {"no state", "padding content"},
     IgnoresPaddingInTraining: {"padding content"},
     BatchAfterStep: {"padding content"},
     BatchStatistics: {"padding content"},

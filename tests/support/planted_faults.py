@@ -56,6 +56,13 @@ class IgnoresPadding(Honest):
         return output if allowed is None else output * allowed.any(-1, keepdim=True)
 
 
+class ForgetsPaddingWhenCompiled(Honest):
+    """Takes a shortcut where torch.compile traces it."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return super().forward(query, key, value, Mask(causal=True) if torch.compiler.is_compiling() else mask)
+
+
 class CountsPadding(Honest):
     """Scales by the padded length, as an average over it does."""
 
@@ -492,6 +499,7 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (IgnoresPadding, SELF, "padding content"),
     (IgnoresPadding, SELF, "padding length"),
     (CountsPadding, SELF, "padding length"),
+    (ForgetsPaddingWhenCompiled, CAUSAL, "compiled"),
     (BatchLeak, SELF, "batch independence"),
     (NanOnMaskedRow, SELF, "masked rows"),
     (UniformOnMaskedRow, CAUSAL, "masked rows"),
@@ -545,9 +553,9 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
 ]
 
 ALONE = {
-    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, WrongDtype,
+    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow,
     FalselyIgnores, DeadParameter, ExactWithoutTwin, FusedBackwardWrong, WeightsOutside, WrongRows, OtherWeights,
-    IgnoresBounds, BoundsOneTooWide, PacksAsOneSequence, PacksInOrderOfLength,
+    ForgetsPaddingWhenCompiled, IgnoresBounds, BoundsOneTooWide, PacksAsOneSequence, PacksInOrderOfLength,
     DeniedSimplex, ForgetfulStep, UndeclaredState, FalseDensity, DropoutInEvaluation, NoDropout,
     DropoutAnewInBackward, FusedDropsOthers, FusedNumbersRealKeys, FusedSparesPositions,
 }  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from tally import Extent, Tally
 
 
-@pytest.fixture(params=["sample", pytest.param("all", marks=pytest.mark.soak)])
+@pytest.fixture(params=[pytest.param("sample", marks=pytest.mark.slow), pytest.param("all", marks=pytest.mark.soak)])
 def extent(request: pytest.FixtureRequest) -> Extent:
     """A sample, and all; a test without a quick sample is parametrized with "all" alone."""
     return Extent(request.param == "all")

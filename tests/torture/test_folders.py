@@ -95,6 +95,7 @@ def test_folders(extent: Extent, tally: Tally, sound: Path, home: Path, tmp_path
     tally.verdict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["task", "variant"])
 def test_code_that_records_name_by_its_place_is_not_run(field: str, sound: Path, home: Path, tmp_path: Path) -> None:
     case = HostileFolder(field, named_by(field, NAMES))

@@ -42,6 +42,7 @@ FORMS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_of_a_variant_holds_what_it_promises(form: str) -> None:
     """Looking back, or both ways where it refuses that."""

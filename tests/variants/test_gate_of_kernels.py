@@ -81,6 +81,7 @@ def test_every_variant_with_kernels_is_here() -> None:
     assert {name.partition("[")[0] for name in ALL} == found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("selection", "impl"), [pytest.param(*case, marks=marked(*case)) for case in CASES if case[1] != "flex"]

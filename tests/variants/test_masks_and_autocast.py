@@ -1,10 +1,12 @@
-"""Calls that every variant has to take: one row of a mask for all sequences, and a call inside autocast."""
+"""Calls that every variant has to take: one row of a mask for all sequences, autocast around it, scores of zero."""
 
 import pytest
 import torch
+from error_budget import relative_error
 from seeds import seed
 
-from attnbench.bench.core.registry import VARIANTS
+from attnbench.bench.core.registry import VARIANTS, parameters
+from attnbench.bench.core.spec import Spec
 from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.contract import Unsupported
 
@@ -59,6 +61,73 @@ def test_autocast_changes_no_number(name):
             found = passes(variant, given, Mask(), lowered)
             for a, b in zip(found, expected, strict=True):
                 torch.testing.assert_close(a, b, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast_changes_no_number_of_decoding(name):
+    variant = of(name, True)
+    if not variant.decodes:
+        pytest.skip("it does not decode")
+    given, found = [x.detach() for x in inputs()], {}
+    hidden = torch.randn(3, LENGTH, variant.shape.hidden_width, generator=torch.Generator().manual_seed(seed(6)))
+    for lowered in (None, torch.bfloat16, torch.float16):
+        state, outputs = None, []
+        for at in range(9):
+            now = [x[:, :, at : at + 1] for x in given]
+            with torch.no_grad(), torch.autocast("cpu", lowered or torch.bfloat16, enabled=lowered is not None):
+                output, state = variant.step_with(*now, state, hidden[:, at : at + 1])
+            outputs.append(output)
+        found[lowered] = torch.cat(outputs, 2)
+    for lowered in (torch.bfloat16, torch.float16):
+        if variant.owns_projections:
+            # a layer's own are the model's, which autocast lowers
+            assert found[lowered].isfinite().all()
+        else:
+            torch.testing.assert_close(found[lowered], found[None], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", [*NAMES, "rela[norm=head]", "rela[gated=false]"])
+def test_scores_of_exactly_zero_give_what_the_eager_definition_gives_in_float64(name, causal):
+    """Rounding must make no small score of none: what divides by a sum of weights would show it, or a norm."""
+    variant = of(name, causal)
+    if "impl" not in parameters(VARIANTS.load(Spec.parse(name).name)):
+        pytest.skip("it has one implementation")
+    spec = Spec.parse(name)
+    eager = str(Spec.of(spec.name, **(dict(spec.parameters) | {"impl": "eager"})))
+    twin = build(eager, variant.shape).eval()
+    twin.load_state_dict(variant.state_dict())
+    query, key, value = (x.detach() for x in inputs())
+    # whole numbers (a, b, a + b, …) by (c, c, -c, …): a sum of exactly nothing, but for whoever scales a factor first
+    query, key = (torch.randint_like(x, -9, 10) for x in (query, key))
+    for first in range(0, HEAD_DIM - 2, 3):
+        query[..., first + 2] = query[..., first] + query[..., first + 1]
+        key[..., first + 1], key[..., first + 2] = key[..., first], -key[..., first]
+    query[..., first + 3 :] = 0
+
+    def run(of, dtype=torch.float32):
+        return passes(of, [x.to(dtype).requires_grad_() for x in (query, key, value)], Mask(causal=causal))
+
+    for found, exact in zip(run(variant), run(twin.double(), torch.float64), strict=True):
+        # a row made of rounding would be as large as any other
+        assert relative_error(found, exact) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["entmax[alpha=1.3]", "entmax[alpha=1.7,impl=eager]"])
+def test_alpha_keeps_its_digits_under_float64(name):
+    """Kept in float32 it would move the weights by a hundred millionth."""
+    shape = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH, dtype="float64")
+    query, key, value = (x.detach() for x in inputs(torch.float64))
+    alpha = float(dict(Spec.parse(name).parameters)["alpha"])
+    scores = (alpha - 1) * query @ key.transpose(-2, -1) / HEAD_DIM**0.5
+    # of each row the threshold that makes the weights sum to one, by halving
+    low, high = scores.amax(-1, keepdim=True) - 1, scores.amax(-1, keepdim=True)
+    for _ in range(80):
+        middle = (low + high) / 2
+        full = (scores - middle).clamp(min=0).pow(1 / (alpha - 1)).sum(-1, keepdim=True) >= 1
+        low, high = torch.where(full, middle, low), torch.where(full, high, middle)
+    output = build(name, shape).double().eval()(query, key, value, Mask())
+    torch.testing.assert_close(output, (scores - low).clamp(min=0).pow(1 / (alpha - 1)) @ value, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", NAMES)

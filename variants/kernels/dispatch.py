@@ -109,7 +109,7 @@ def refusal(
     elif dtype not in _SINGLE:
         reason = f"it computes in float32, not in {shape.dtype}"
     elif impl == "cpp":
-        reason = cpu_build.failure()
+        reason = None if cpu_build.stands_in else cpu_build.failure()
     return f"impl={impl}: {reason}" if reason else None
 
 
@@ -124,7 +124,7 @@ def _on_cpu(query: Tensor, key: Tensor) -> str:
     small = query.shape[2] < FEW or query.shape[:3].numel() * key.shape[2] < SMALL
     if small or query.dtype not in _SINGLE:
         return "eager"
-    return "cpp" if _has_kernels() else "eager"
+    return "cpp" if cpu_build.stands_in or _has_kernels() else "eager"
 
 
 @cache

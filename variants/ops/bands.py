@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, accumulator, masked_softmax, repeat_heads
-from .dropout import KeptPairs, WeightDropout, by_sequence, keep_rows, kept_scale
+from .dropout import KeptPairs, WeightDropout
 from .relative_positions import RankPositions
 
 
@@ -93,14 +93,8 @@ class Band:
         """
         if drop is None:
             return None
-        seed, rate, device = drop.seed, drop.rate, drop.seed.device
-        query_at, key_at = self.at(device)
-        query, first = query_at[..., 0] - missing, key_at[..., 0]
-        head = torch.arange(heads, device=device)[:, None, None]
-        mask = by_sequence(
-            lambda one: keep_rows(seed, rate, one[:, None, None, None], head, query, self.span, first), batch, device
-        )
-        return KeptPairs(mask, kept_scale(drop.rate))
+        query_at, key_at = self.at(drop.seed.device)
+        return drop.kept(batch, heads, query_at[None, ..., 0] - missing, self.span, key_at[None, ..., 0])
 
 
 def attend(

@@ -139,8 +139,7 @@ def keep_mask(seed: Tensor, rate: float, batch: int, heads: int, queries: int, k
 def drop_by_seed(weights: Tensor, rate: float, seed: Tensor) -> Tensor:
     """Weights (batch, heads, queries, keys) after dropout at `rate` by the mask of `seed`."""
     batch, heads, queries, keys = weights.shape
-    # a product, not a selection: a weight that is no number stays so
-    return weights * keep_mask(seed, rate, batch, heads, queries, keys).to(weights.dtype).mul_(kept_scale(rate))
+    return KeptPairs(keep_mask(seed, rate, batch, heads, queries, keys), kept_scale(rate)).apply(weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +148,10 @@ class KeptPairs:
 
     mask: Tensor
     scale: float
+
+    def apply(self, weights: Tensor) -> Tensor:
+        """Weights after dropout; one that is no number stays so."""
+        return weights * self.mask.to(weights.dtype).mul_(self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,19 @@ class WeightDropout:
     def drawn(cls, rate: float, device: torch.device) -> WeightDropout | None:
         """With a seed drawn now; None at rate 0, where nothing is drawn."""
         return None if rate == 0.0 else cls(rate, draw_seed(device))
+
+    def kept(self, batch: int, heads: int, query: Tensor, keys: int, first: Tensor | None = None) -> KeptPairs:
+        """The pairs of queries with `keys` keys, from key 0 or `first` on, (batch, heads, …, keys).
+
+        query, first: numbers, int64, broadcast to (heads | 1, …).
+        """
+        device = self.seed.device
+        behind = (1,) * (query.dim() if first is None else max(query.dim(), first.dim()))
+        head = torch.arange(heads, device=device).view(-1, *behind[1:])
+        mask = by_sequence(
+            lambda one: keep_rows(self.seed, self.rate, one.view(-1, *behind), head, query, keys, first), batch, device
+        )
+        return KeptPairs(mask, kept_scale(self.rate))
 
     def apply(self, weights: Tensor) -> Tensor:
         """Weights (batch, heads, queries, keys) after dropout."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, Width, accumulator
-from ..kernels.dispatch import choose_implementation, refusal
+from ..kernels.dispatch import DROPPING, choose_implementation, refusal
 from ..ops.bands import scaled
 from ..ops.dropout import WeightDropout
 
@@ -21,13 +21,14 @@ class Relative(ScoredVariant):
     the values. Keys: Q times the table, then each pair picks its distance; values: weights summed by distance, then
     times the table. Nothing of size queries by keys by head_dim exists.
     In cross attention both sequences begin at position 0, so that padding after the keys moves no distance. `impl`:
-    auto takes the Triton kernels on a GPU that can run them, eager otherwise; `flex` is PyTorch's FlexAttention, which
-    needs values=false and no dropout; eager is the definition, and drops weights by the mask of the kernels.
+    auto takes C++ on a CPU and Triton's kernels on a GPU where they can run, eager otherwise; `flex` is PyTorch's
+    FlexAttention, which needs values=false and no dropout; eager is the definition, and drops weights by the mask of
+    the kernels.
     """
 
     simplex: ClassVar = True
     brings_positions = True
-    drops_inside: ClassVar = frozenset({"triton"})
+    drops_inside: ClassVar = DROPPING
     equation: ClassVar = "s_ij = q_i·(k_j + a_c) / sqrt(d); P = softmax(s); o_i = sum_j P_ij (v_j + b_c)"
     paper: ClassVar = "Shaw et al. 2018, Self-Attention with Relative Position Representations, eq. 3-5"
 
@@ -37,7 +38,7 @@ class Relative(ScoredVariant):
         *,
         clip: Width = 16,
         values: bool = True,
-        impl: Literal["auto", "eager", "triton", "flex"] = "auto",
+        impl: Literal["auto", "eager", "cpp", "triton", "flex"] = "auto",
     ):
         super().__init__(shape)
         self.impl = impl
@@ -64,7 +65,10 @@ class Relative(ScoredVariant):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         self.implementation = choose_implementation(
-            *(self.impl, query, key, value), dropout=self.weight_dropout, dropping=self.drops_inside
+            *(self.impl, query, key, value),
+            dropout=self.weight_dropout,
+            dropping=self.drops_inside,
+            kernels=DROPPING,
         )
         drop = WeightDropout.drawn(self.weight_dropout, query.device)
         if self.implementation != "eager":
@@ -72,16 +76,24 @@ class Relative(ScoredVariant):
         weights = self.weights(query, key, mask)
         weights = weights if drop is None else drop.apply(weights)
         output = weights.to(value.dtype) @ value
-        if self.value_table is None:
-            return output
         # weights after dropout, summed by distance: sum p (v + b) = sum p v + sum p b
-        by_distance = collect(weights, mask.offset(query.shape[2], key.shape[2]), self.clip)
-        return (output + by_distance @ self.value_table.to(weights.dtype)).to(value.dtype)
+        offset, has_values = mask.offset(query.shape[2], key.shape[2]), self.value_table is not None
+        by_distance = collect(weights, offset, self.clip) if has_values else None
+        return self._with_values(output, by_distance).to(value.dtype)
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: WeightDropout | None) -> Tensor:
         """Compute q·r for every distance r, (queries, 2 clip + 1), once; the kernel gathers from it by distance."""
         queries, keys, scale = query.shape[2], key.shape[2], query.shape[-1] ** -0.5
         offset = mask.offset(queries, keys)
+        if self.implementation == "cpp":
+            from ..kernels.cpu.tiles import softmax_by_distance
+
+            products = query.float() @ self.key_table.float().T
+            collect = self.value_table is not None
+            output, by_distance = softmax_by_distance(
+                *(query, key, value, mask, products, drop), back=self.clip, offset=offset, collect=collect
+            )
+            return self._with_values(output, by_distance).to(value.dtype)
         at = torch.arange(queries, device=query.device, dtype=torch.int32)
         # full attention is the interval of all keys, a causal mask one that grows by a key
         upper = (at + offset + 1).clamp(0, keys) if mask.causal else torch.full_like(at, keys)
@@ -107,9 +119,13 @@ class Relative(ScoredVariant):
             collect=self.value_table is not None,
             drop=drop,
         )
+        return self._with_values(output, by_distance).to(value.dtype)
+
+    def _with_values(self, output: Tensor, by_distance: Tensor | None) -> Tensor:
+        """Sums of values, and of their vectors by the weights of each distance."""
         if self.value_table is None or by_distance is None:
             return output
-        return (output + by_distance @ self.value_table.to(by_distance.dtype)).to(value.dtype)
+        return output + by_distance @ self.value_table.to(by_distance.dtype)
 
 
 def spread(by_distance: Tensor, first: int, keys: int) -> Tensor:

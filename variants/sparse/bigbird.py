@@ -10,11 +10,12 @@ from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, Range, SelectionError, Unsupported, Width
 from ..ops.bands import attend
+from ..ops.dropout import KeptPairs, WeightDropout
 from ..ops.patterns import whole
-from .listed import Impl, ListedPattern
+from .tiled import Impl, TiledPattern
 
 
-class BigBird(ListedPattern):
+class BigBird(TiledPattern):
     """Block-sparse attention: each block of queries sees a window of blocks, random blocks and the global blocks.
 
     `block`: 64 as in the paper, or 1/32 of max_length where that is less; `window_blocks`, odd, is centred on the
@@ -22,7 +23,7 @@ class BigBird(ListedPattern):
     never coincide with window or global blocks; in a shorter sequence those past its end drop out. The first
     `global_blocks` blocks see everything and are seen by all; the authors' code takes the first and the last block, but
     the last one would move with the padding. Not causal, as in the paper, where decoders use full attention. On a CPU
-    C++ goes by tiles of 64, without dropout.
+    C++ goes by tiles of 64.
     """
 
     causality: ClassVar = None
@@ -93,9 +94,18 @@ class BigBird(ListedPattern):
             raise Unsupported("bigbird has no causal form; for a causal window with global tokens use longformer")
         return super().forward(query, key, value, mask)
 
-    def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        length, block = query.shape[2], self.block
-        scale, device = query.shape[-1] ** -0.5, query.device
+    def blocked(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        drop: WeightDropout | None = None,
+        missing: int = 0,
+    ) -> Tensor:
+        batch, heads, length, _ = query.shape
+        block, device = self.block, query.device
+        given = {"scale": query.shape[-1] ** -0.5, "dropout": self.weight_dropout}
         blocks = -(-length // block)
         tail = blocks * block - length
         real = torch.arange(blocks * block, device=device) < length
@@ -122,14 +132,20 @@ class BigBird(ListedPattern):
         allowed = (valid.view(valid.shape[0], blocks, block)[:, plan] & counts[None, ..., None]).flatten(3)[
             :, :, :, None
         ]
-        output = attend(parts(query), pick(key), pick(value), allowed, scale=scale, dropout=self.weight_dropout)
+        kept = None
+        if drop is not None:
+            rows = torch.arange(blocks * block).view(1, blocks, block, 1) - missing
+            by_block = drop.kept(batch, heads, rows, block, plan[:, :, None] * block)
+            kept = KeptPairs(by_block.mask.flatten(-2), by_block.scale)
+        output = attend(parts(query), pick(key), pick(value), allowed, kept=kept, **given)
         output = output.flatten(2, 3)[:, :, :length]
         first = min(self.global_blocks * block, length)
         if not first:
             return output
         # the queries of global blocks, densely: they are few
         everything = mask.allowed(first, length, device)
-        dense = attend(query[:, :, :first], key, value, everything, scale=scale, dropout=self.weight_dropout)
+        kept = None if drop is None else drop.kept(batch, heads, torch.arange(first)[None] - missing, length)
+        dense = attend(query[:, :, :first], key, value, everything, kept=kept, **given)
         return torch.cat([dense, output[:, :, first:]], 2)
 
     def entries(self, length: int, causal: bool) -> float:

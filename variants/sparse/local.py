@@ -26,7 +26,7 @@ class Local(PatternVariant):
     number, also 0 (blocks apart). `relative` adds vectors by distance, as the Routing Transformer does; `max_relative`,
     how far they go (at least query_block + flange, which is the default), turns it on. Only the blocks are computed.
     Decoding keeps query_block + flange tokens. `impl`: auto takes C++ on a CPU and Triton's kernels on a GPU where they
-    can run, eager otherwise; C++ has no vectors by distance; `flex` is FlexAttention of PyTorch, without them and
+    can run, eager otherwise; `flex` is FlexAttention of PyTorch, without them and
     without dropout; eager is the definition, and drops weights by the mask of the kernels.
     """
 
@@ -57,8 +57,8 @@ class Local(PatternVariant):
         self.maps_products = not self.brings_positions
 
     def supports(self, shape: AttentionShape) -> str | None:
-        if self.impl in ("cpp", "flex") and self.positions is not None:
-            return f"impl={self.impl} cannot add vectors to values: use impl=triton, or relative=false"
+        if self.impl == "flex" and self.positions is not None:
+            return "impl=flex cannot add vectors to values: use impl=triton, or relative=false"
         return super().supports(shape) or refusal(self.impl, shape, dropping=self.drops_inside)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -66,7 +66,7 @@ class Local(PatternVariant):
             *(self.impl, query, key, value),
             dropout=self.weight_dropout,
             dropping=self.drops_inside,
-            kernels=DROPPING if self.positions is None else frozenset({"triton"}),
+            kernels=DROPPING,
         )
         # fewer queries than keys are the last positions: their bounds count from `missing` on
         missing, keys, scale = absent(query, key), key.shape[2], query.shape[-1] ** -0.5
@@ -75,12 +75,17 @@ class Local(PatternVariant):
             # as `PatternVariant.forward`, with dropout, which numbers queries from the first of the call on
             return self.blocked(F.pad(query, (0, 0, missing, 0)), key, value, mask, drop, missing)[:, :, missing:]
         lower, upper = self.bounds(torch.arange(missing, keys, device=query.device), keys, mask.causal)
+        # the first query of a block sees query_block + flange - 1 keys ahead, the last one as many back: so far must
+        # ranks go
+        back = min(self.query_block + self.flange, keys) - 1
+        ahead = 0 if mask.causal else back
         if self.implementation == "cpp":
-            from ..kernels.cpu.tiles import softmax_attention
+            from ..kernels.cpu import tiles
 
             # bounds of a causal mask end at each query
             seen = Mask(valid=mask.valid, bounds=torch.stack([lower, upper], -1)[None])
-            return softmax_attention(query, key, value, seen, drop)
+            given = query, key, value, seen, self.positions, drop
+            return tiles.rank_attention(*given, back=back, ahead=ahead, offset=missing)
         if self.implementation == "flex":
             from ..kernels.triton.flex import flex_interval_attention
 
@@ -88,9 +93,6 @@ class Local(PatternVariant):
         from ..kernels.triton.interval import Intervals
         from ..kernels.triton.ranks import rank_attention
 
-        # the first query of a block sees query_block + flange - 1 keys ahead, the last one as many back: so far must
-        # ranks go
-        reach = min(self.query_block + self.flange, keys) - 1
         return rank_attention(
             query,
             key,
@@ -99,8 +101,8 @@ class Local(PatternVariant):
             mask.valid,
             scale=scale,
             positions=self.positions,
-            back=reach,
-            ahead=0 if mask.causal else reach,
+            back=back,
+            ahead=ahead,
             drop=drop,
         )
 

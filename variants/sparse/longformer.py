@@ -9,19 +9,20 @@ from torch import Tensor
 
 from ..contract import AttentionShape, Count, Mask, Range
 from ..ops.bands import Band, RecentCache, attend, cached_bytes
+from ..ops.dropout import KeptPairs, WeightDropout
 from ..ops.patterns import whole
-from .listed import Impl, ListedPattern
+from .tiled import Impl, TiledPattern
 
 
-class Longformer(ListedPattern):
+class Longformer(TiledPattern):
     """Sliding-window attention with global tokens: each query sees `window` keys on each side and the first tokens.
 
     The first `global_tokens` tokens see everything and are seen by all. Causal: the window reaches back only, and
     the global tokens are keys that every later query sees. `window`: 256 a side (512 in all) as in the paper, or an
     eighth of max_length where that is less; `global_tokens`: 1, the class token of the paper's classifiers. The paper
     projects queries and keys a second time for global attention; here both kinds share the projections of the model.
-    Computed in blocks of at least 32 queries, on a CPU by tiles in C++, without dropout; decoding keeps the global
-    tokens and the window.
+    Computed in blocks of at least 32 queries, on a CPU by tiles in C++; decoding keeps the global tokens and
+    the window.
     """
 
     equation: ClassVar = "o_i = sum_j softmax_j(q_i·k_j / sqrt(d)) v_j; |i - j| <= window or j < g or i < g"
@@ -48,8 +49,17 @@ class Longformer(ListedPattern):
             return (seen & (key_at <= at))[None]
         return (seen | (at < self.global_tokens))[None]
 
-    def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        length, scale = query.shape[2], query.shape[-1] ** -0.5
+    def blocked(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        drop: WeightDropout | None = None,
+        missing: int = 0,
+    ) -> Tensor:
+        batch, heads, length, _ = query.shape
+        given = {"scale": query.shape[-1] ** -0.5, "dropout": self.weight_dropout}
         after = 0 if mask.causal else self.window
         # blocks as wide as the window compute up to twice what it needs; with fewer than 32 queries the products
         # would be too thin
@@ -58,7 +68,7 @@ class Longformer(ListedPattern):
         # global keys inside the window are left to the part in front, or they would count twice
         near = ((key_at - query_at).abs() <= self.window) & (key_at >= self.global_tokens)
         allowed = band.allowed(mask.valid, mask.causal, query.device) & near
-        keys, values = band.spans(key), band.spans(value)
+        keys, values, kept = band.spans(key), band.spans(value), band.kept(drop, batch, heads, missing)
         first = min(self.global_tokens, length)
         if first:
             # the global keys stand in front of every block's span, so one softmax covers both
@@ -72,12 +82,16 @@ class Longformer(ListedPattern):
                 seen = seen & mask.valid[:, None, None, None, :first]
             seen = seen.expand(*allowed.shape[:-1], first)
             allowed = torch.cat([seen, allowed], -1)
-        output = band.merge(attend(band.split(query), keys, values, allowed, scale=scale, dropout=self.weight_dropout))
+            if drop is not None and kept is not None:
+                in_front = drop.kept(batch, heads, query_at[None, ..., 0] - missing, first)
+                kept = KeptPairs(torch.cat([in_front.mask, kept.mask], -1), kept.scale)
+        output = band.merge(attend(band.split(query), keys, values, allowed, kept=kept, **given))
         if mask.causal or not first:
             return output
         # the global tokens as queries see all, densely: they are few
         everything = mask.allowed(first, length, query.device)
-        dense = attend(query[:, :, :first], key, value, everything, scale=scale, dropout=self.weight_dropout)
+        kept = None if drop is None else drop.kept(batch, heads, torch.arange(first)[None] - missing, length)
+        dense = attend(query[:, :, :first], key, value, everything, kept=kept, **given)
         return torch.cat([dense, output[:, :, first:]], 2)
 
     def entries(self, length: int, causal: bool) -> int:

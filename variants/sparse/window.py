@@ -9,19 +9,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Count, Mask, masked_softmax, repeat_heads
-from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.bands import Band, RecentCache, attend, cached_bytes, scaled
-from ..ops.patterns import PatternVariant, absent, whole
+from ..ops.dropout import KeptPairs, WeightDropout
+from ..ops.patterns import absent, whole
+from .tiled import Impl, TiledPattern
 
 
-class Window(PatternVariant):
+class Window(TiledPattern):
     """Sliding-window attention: query i sees the keys j with i - j < size, its own among them.
 
     Without a causal mask it also sees size - 1 keys after its own. The window moves with the query; that of `local`
     moves block by block. `size`: 128 as in gpt-oss, or an eighth of max_length where that is less. `sink=learned`: one
     more score for each head in the sum of exponentials, started at 0, that has no value, so that a head can abstain.
     Queries are computed in blocks of half a window, each with all keys that one of them sees, so that up to a third of
-    the scores is computed in vain; on a CPU C++ goes by tiles, without dropout. Decoding keeps `size` tokens.
+    the scores is computed in vain; on a CPU C++ goes by tiles. Decoding keeps `size` tokens.
     """
 
     equation: ClassVar = (
@@ -40,39 +41,36 @@ class Window(PatternVariant):
         *,
         size: Count | None = None,
         sink: Literal["none", "learned"] = "none",
-        impl: Literal["auto", "eager", "cpp"] = "auto",
+        impl: Impl = "auto",
     ):
-        super().__init__(shape)
-        self.impl = impl
+        super().__init__(shape, impl=impl)
         self.size = whole("size", size, min(128, shape.max_length // 8))
-        self.sink = nn.Parameter(torch.zeros(shape.heads)) if sink == "learned" else None
+        if sink == "learned":
+            self.sink = nn.Parameter(torch.zeros(shape.heads))
 
-    def supports(self, shape: AttentionShape) -> str | None:
-        return super().supports(shape) or refusal(self.impl, shape)
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        self.implementation = choose_implementation(
-            self.impl, query, key, value, dropout=self.weight_dropout, kernels=frozenset({"cpp"})
-        )
-        if self.implementation == "eager":
-            return super().forward(query, key, value, mask)
-        from ..kernels.cpu.tiles import softmax_attention
-
-        keys, at = key.shape[2], torch.arange(absent(query, key), key.shape[2], device=query.device)
-        upper = at + (1 if mask.causal else self.size)
-        bounds = torch.stack([(at - self.size + 1).clamp(min=0), upper.clamp(max=keys)], -1)
-        return softmax_attention(query, key, value, Mask(valid=mask.valid, bounds=bounds[None]), sink=self.sink)
+    def bounds(self, at: Tensor, keys: int, causal: bool) -> Tensor:
+        upper = at + (1 if causal else self.size)
+        return torch.stack([(at - self.size + 1).clamp(min=0), upper.clamp(max=keys)], -1)
 
     def visible(self, at: Tensor, keys: int, causal: bool) -> Tensor:
         return self._inside(at[:, None], torch.arange(keys, device=at.device), causal)[None]
 
-    def blocked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+    def blocked(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask,
+        drop: WeightDropout | None = None,
+        missing: int = 0,
+    ) -> Tensor:
         reach = self.size - 1
         band = Band.fit(query.shape[2], max(1, self.size // 2), reach, 0 if mask.causal else reach)
         blocks, keys, values = band.split(query), band.spans(key), band.spans(value)
         allowed = band.allowed(mask.valid, mask.causal, query.device)
         allowed = allowed & self._inside(*band.at(query.device), mask.causal)
-        return band.merge(self._attend(blocks, keys, values, allowed))
+        kept = band.kept(drop, query.shape[0], query.shape[1], missing)
+        return band.merge(self._attend(blocks, keys, values, allowed, kept))
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         if self.sink is None:
@@ -107,13 +105,16 @@ class Window(PatternVariant):
         back = query_at - key_at
         return (back >= 0 if causal else back > -self.size) & (back < self.size)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, kept: KeptPairs | None = None
+    ) -> Tensor:
         """Output (…, queries, head_dim) over (…, keys, head_dim), in groups or not."""
         if self.sink is None:
             scale = query.shape[-1] ** -0.5
-            return attend(query, key, value, allowed, scale=scale, dropout=self.weight_dropout)
+            return attend(query, key, value, allowed, scale=scale, dropout=self.weight_dropout, kept=kept)
         key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
-        weights = F.dropout(self._weigh(query, key, allowed), self.weight_dropout)
+        weights = self._weigh(query, key, allowed)
+        weights = F.dropout(weights, self.weight_dropout) if kept is None else kept.apply(weights)
         return weights.to(value.dtype) @ value
 
     def _weigh(self, query: Tensor, key: Tensor, allowed: Tensor | None) -> Tensor:

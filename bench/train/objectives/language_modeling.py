@@ -22,7 +22,7 @@ from ...measure.attention.heads import Diversity, head_diversity
 from ...measure.attention.recorder import Call, recording, slices
 from ...models.blocks import BuildVariant, Model
 from ...models.decoder import UNCOUNTED, Decoder
-from ..device import autocast
+from ..device import autocast, to_device
 from .objective import Choice, Columns, Evaluation, Objective
 
 Real = npt.NDArray[np.float64]
@@ -33,13 +33,17 @@ COMPARED = 8
 ROWS, STRETCHES = 32, 4
 """Queries that are compared at once, and how often in a window: all of up to 128, and of more some of each part."""
 
+FIRST_END = 16
+"""The last of the first positions whose cost is reported together; each further stretch ends at twice the last."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModelingResult(Evaluation):
     """Cost of predicting a text. `bits`, `characters`, `words` and `tokens` are by window, float64 (windows,).
 
     Words are those of the original text between blanks, and each end of a line counts as one, whatever the tokens are.
-    `compare`: looks at the heads of the model as it is then, so it is called for a validation that is kept alone.
+    `by_position`: bits per character by position in longer windows, where a test reads them. `compare`: looks at
+    the heads of the model as it is then, so it is called for a validation that is kept alone.
     """
 
     metric: ClassVar[str] = "bits_per_character"
@@ -48,6 +52,7 @@ class LanguageModelingResult(Evaluation):
     characters: Real
     words: Real
     tokens: Real
+    by_position: tuple[Measurement, ...] = field(default=(), repr=False)
     compare: Callable[[], Sequence[Measurement]] = field(default=tuple, repr=False)
 
     @property
@@ -73,6 +78,7 @@ class LanguageModelingResult(Evaluation):
             Measurement.of("bits_per_character", self.value, **of, **read),
             *(Measurement.of("perplexity", each, **of, **read, token="word") for each in known),
             Measurement.of("loss", self.loss, **of),
+            *self.by_position,
             *(self.compare() if split == "validation" else ()),
         ]
 
@@ -124,8 +130,29 @@ class LanguageModelingObjective(Objective):
             characters=counts[0],
             words=counts[1],
             tokens=counts[2],
+            by_position=tuple(self._by_position(model, subset.longer, device, heartbeat)) if subset.longer else (),
             compare=partial(self._diversities, model, subset, device),
         )
+
+    def _by_position(
+        self, model: Model, longer: Windows, device: torch.device, heartbeat: Callable[[], None]
+    ) -> Iterator[Measurement]:
+        """Bits per character at positions up to 16, from there up to 32, and so on up to the end of the windows."""
+        longest = self.recipe.longest
+        at_once = max(1, self.recipe.evaluate_batch * self.recipe.length // longest)
+        bits, characters = np.zeros(longest), np.zeros(longest)
+        with torch.inference_mode(), autocast(self.recipe, device):
+            for first in range(0, len(longer), at_once):
+                read = longer.batch(np.arange(first, min(first + at_once, len(longer))), longest)
+                ids, _, targets = to_device(read, device)
+                nats = F.cross_entropy(model(ids[:, 0]).float().transpose(1, 2), targets - 1, reduction="none")
+                bits += nats.sum(0, dtype=torch.float64).cpu().numpy() / math.log(2)
+                characters += longer.vocabulary.characters[read[2]].sum(0)
+                heartbeat()
+        ends = [end for power in range(FIRST_END.bit_length() - 1, 63) if (end := 2**power) < longest] + [longest]
+        for begin, end in zip([0, *ends], ends, strict=False):
+            value = float(bits[begin:end].sum() / characters[begin:end].sum())
+            yield Measurement.of("bits_per_character", value, split="test", position=end, examples=len(longer))
 
     def measure_baseline(self, predicted: Columns, test: Subset) -> list[Measurement]:
         bits, count = predicted.sum(0)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from attnbench.bench.audit.adapter import as_variant, takes_shape
 from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.bench.core.registry import parameters
-from attnbench.bench.gate.suite import quick_gate
+from attnbench.bench.gate.suite import examine, quick_gate
 from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.contract import Variant
 
@@ -60,6 +60,19 @@ class Configured(nn.Module):
     def forward(self, x):  # type: ignore[no-untyped-def]
         q, k, v = self.attn(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class UnitKeys(nn.Module):
+    """Unit queries and keys, and scores up to fifteen, so that rounding within the projections shows."""
+
+    def __init__(self, dim, heads):  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.heads, self.project = heads, nn.Linear(dim, 3 * dim, bias=False)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        q, k, v = self.project(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=15.0).transpose(1, 2).flatten(2)
 
 
 class Cached(nn.Module):
@@ -213,6 +226,31 @@ def test_a_config_has_the_sizes_under_their_usual_names() -> None:
     assert quick_gate(found, SHAPE) is None
 
 
+def test_settings_are_parameters_by_their_fields_alone() -> None:
+    class Sizes:
+        def __init__(self, n_embd: int, window: int = 7):
+            self.n_embd, self.window = n_embd, window
+
+    def layer(config: Sizes, bias: bool = True) -> nn.Module:
+        return Coarse(config.n_embd)
+
+    layer.__annotations__["config"] = Sizes  # that of a local class is no name of this file
+    assert {"n_embd", "window", "bias", "call"} == set(parameters(as_variant(layer, "mine.py:layer")))
+    assert set(parameters(as_variant(Configured, "mine.py:Configured"))) == {"call"}
+
+
+def test_the_trials_of_a_call_leave_random_numbers_as_they_are() -> None:
+    torch.manual_seed(seed(8))
+    expected = Both(16, 2).inner.in_proj_weight
+    torch.manual_seed(seed(8))
+    module = as_variant(Both, "mine.py:Both")(SHAPE).module
+    assert torch.equal(module.inner.in_proj_weight, expected)
+    after = torch.rand(3)
+    torch.manual_seed(seed(8))
+    Both(16, 2)
+    assert torch.equal(after, torch.rand(3))
+
+
 def test_a_size_that_no_model_tells_is_asked_for() -> None:
     def make(dim: int, window: int) -> nn.Module:
         return Coarse(dim)
@@ -252,6 +290,12 @@ def test_a_layer_that_claims_causality_and_looks_ahead_is_found() -> None:
     assert failure is not None and failure.property == "causal"
     assert quick_gate(as_variant(Both, "mine"), SHAPE) is None
     assert quick_gate(as_variant(Both, "mine"), replace(SHAPE, causal=False, padding=True)) is None
+
+
+def test_sharp_scores_behind_rounded_projections_are_no_fault() -> None:
+    shape = AttentionShape(heads=6, head_dim=16, max_length=96, causal=True, padding=False)
+    found = {each.property: each for each in examine(as_variant(UnitKeys, "mine"), shape)}
+    assert found["bfloat16"].held and found["float16"].held
 
 
 def test_a_layer_that_only_looks_both_ways_has_no_causal_form() -> None:
@@ -371,6 +415,6 @@ def test_a_class_of_the_contract_stays_as_it_is_and_a_map_of_scores_becomes_one(
     assert as_variant(Own, "mine") is Own
     found = as_variant(sharper, "mine")
     assert list(parameters(found)) == ["power"] and found(SHAPE, power=3.0).options == {"power": 3.0}
-    with pytest.raises(SelectionError, match="a class, a function or a module, got int"):
+    with pytest.raises(SelectionError, match=r"a class, a function or an nn\.Module, got int"):
         as_variant(3, "mine")
     assert takes_shape(lambda shape: None) and not takes_shape(Own) and not takes_shape(swapped)

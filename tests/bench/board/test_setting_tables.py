@@ -65,6 +65,24 @@ def test_accuracy_by_pairs_is_at_the_shortest_length_tested(bench) -> None:
     assert [entry(found, "linear", f"pairs_{n}").text for n in (4, 16, 32)] == ["90.0", "50.0", "20.0"]
 
 
+def test_bits_by_position_say_where_training_ended(bench) -> None:
+    b = bench(task="tinyshakespeare")
+    for seed in range(3):
+        of = {"split": "test", "examples": 50}
+        measured = [Measurement.of("bits_per_character", 2.5, **of, context=128, stride=64)]
+        measured += [
+            Measurement.of("bits_per_character", value, **of, position=end)
+            for end, value in ((16, 3.0), (128, 2.5), (256, 2.0 + seed))
+        ]
+        setting = {"length": 128, "stride": 64, "longest": 256, "ranked": True}
+        b.add(b.cell("softmax", seed), measured, setting=setting)
+    found = part(board(b), "by position")
+    assert found.title == "Bits/character by position, up to the number above (trained at 128)"
+    assert [column.title for column in found.columns] == ["16", "128", "256"]
+    last = entry(found, "softmax", "position_256")
+    assert (last.text, last.value, last.low, last.high) == ("3.000", 3.0, 2.0, 4.0)
+
+
 def test_the_weight_on_the_right_key_has_a_table_over_lengths(bench) -> None:
     found = part(board(recalled(bench, THREE)), "right key")
     assert [entry(found, "entmax15", f"length_{n}").text for n in (64, 512, 2048)] == ["0.50"] * 3

@@ -64,6 +64,24 @@ RESULTS = str(Path(__file__).parents[3] / "results")
         ("merge records --results a.txt", "expected a folder, got the file 'a.txt'"),
         ("plan --variants rela --task sweep --seeds 0,1,2", "`--seeds 3` for the seeds 0, 1 and 2"),
         ("plan --suite suite.yaml", "rename it"),
+        ("plan --variants rela -- --task sweep", "leave out `--`"),
+        ("record -- rela --seeds 1", "leave out `--`"),
+        ("plan --variants local{flange=64} --task sweep", "did you mean 'local[flange=64]'?"),
+        ("plan --variants rela;linear --task sweep", "did you mean 'rela,linear'?"),
+        ("plan --variants 'rela' --task sweep", "did you mean 'rela'?"),
+        ("check mine.py::Mine", "did you mean 'mine.py:Mine'?"),
+        ("check mine.py:", "did you mean 'mine.py'?"),
+        ("check mine.py", "say what in that file: mine.py:Mine, mine.py:make\n"),
+        ("audit mine.py", "say what in that file: mine.py:Mine, mine.py:make\n"),
+        ("audit mine.py:WIDTH", "a class, a function or an nn.Module, got int"),
+        ("audit mine.py:torch", "a class, a function or an nn.Module, got module"),
+        ("audit mine.py:Mine --compile nothing", "expected a backend of torch.compile"),
+        ("audit mine.py:Mine --by-design FUTURE", "did you mean 'future'"),
+        ("probe rela --preset Smoke", "did you mean 'smoke'?"),
+        (f"compare rela --results {RESULTS} --task LRA-TEXT", "did you mean 'lra-text'"),
+        (f"choose --results {RESULTS} --length \u0661\u0660\u0662\u0664", "expected a length such as 512"),
+        ("run --variants rela --task sweep --against records", "name a folder that has some with --against"),
+        ("run --variants rela --task sweep --fail-if 3%", "expected --against FOLDER"),
         ("plan --seeds", "`attnbench plan --help`"),
     ],
 )
@@ -75,6 +93,7 @@ def test_a_mistake_is_answered_with_the_right_words(
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "suite.yaml"):
         (tmp_path / name).touch()
+    (tmp_path / "mine.py").write_text("import torch\nWIDTH = 3\ndef make(): ...\nclass Mine(torch.nn.Module): ...\n")
     code = app.run_app()
     shown = capsys.readouterr().err
     assert code in (2, 3, 4) and advice in shown and len(shown) < 400 and shown.count("\n") == 1

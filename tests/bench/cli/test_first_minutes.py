@@ -96,6 +96,7 @@ def test_a_run_ends_with_its_boards_and_a_page_to_open(small_run: SmallRun) -> N
     assert small_run.printed.rstrip("\n").endswith(f"open: {page}") and "<html" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_without_a_page_says_why(
     own_results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

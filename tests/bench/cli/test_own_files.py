@@ -66,6 +66,7 @@ def test_a_call_goes_into_each_name_of_foreign_code():
         selected(options(variants="mine.py:Odd", call="m(x, valid | True)"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["audit", "check"])
 def test_a_layer_that_no_trial_calls_is_tested_with_the_call_that_is_given(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

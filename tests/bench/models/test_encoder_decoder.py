@@ -217,6 +217,7 @@ def test_a_variant_that_cannot_be_used_somewhere_is_refused_with_the_place_and_t
         model(spec, where=where)
 
 
+@pytest.mark.slow
 def test_the_model_learns_to_copy():
     recipe = replace(TINY, width=32, layers=1, feed_forward=64)
     translator = model("softmax", recipe, seed=seed() % 2**31)

@@ -50,6 +50,7 @@ def is_gone(pid: int) -> bool:
     return not is_alive(pid)
 
 
+@pytest.mark.slow
 def test_prints_and_what_reads_standard_input_do_not_touch_the_channel(tmp_path: Path) -> None:
     text = """
         import sys
@@ -87,6 +88,7 @@ def test_what_it_started_is_gone_when_it_is_ended(tmp_path: Path) -> None:
     assert line is not None and is_gone(int(line))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_what_it_started_is_gone_when_its_parent_is_killed(tmp_path: Path, number: int) -> None:
     target = script(tmp_path, "leave_a_process()\ntime.sleep(1000)")

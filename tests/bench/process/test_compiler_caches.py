@@ -47,6 +47,7 @@ def test_a_cache_of_this_account_is_used_and_made_private(
     assert all(Path(folder).stat().st_mode & 0o777 == 0o700 for folder in (mine, own(home)[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shared", "link", "file", "under a file"])
 def test_a_cache_that_others_could_have_filled_is_not_used(
     kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

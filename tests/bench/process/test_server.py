@@ -37,6 +37,7 @@ def said(folder: Path, code: str, environment: dict[str, str] | None = None) -> 
         return json.loads(line)
 
 
+@pytest.mark.slow
 def test_the_server_has_nothing_that_a_fork_breaks(tmp_path: Path) -> None:
     """No thread, no GPU, no plugin, and no look at those that are declared; all children have the same server."""
     code = """
@@ -53,6 +54,7 @@ def test_the_server_has_nothing_that_a_fork_breaks(tmp_path: Path) -> None:
     assert (first["threads"], first["cuda"], first["read"]) == (1, False, [])
 
 
+@pytest.mark.slow
 def test_importing_a_worker_asks_for_no_gpu() -> None:
     """Whatever asks the driver of a GPU before a fork spoils the GPU for every child."""
     code = """
@@ -128,6 +130,7 @@ time.sleep(1000)
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
 
 
+@pytest.mark.slow
 def test_records_are_equal_to_those_of_a_process_that_starts_by_itself(
     place: DataPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

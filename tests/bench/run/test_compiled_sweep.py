@@ -44,6 +44,7 @@ def ready(task: str, variant: str = "softmax") -> tuple[SweepWorkloads, Workload
     return workloads, lane._ready(workloads, Spec.parse(variant))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("level", "mode"), [("attention", "step"), ("block", "forward"), ("model", "step")])
 def test_every_level_is_compiled_and_counted_as_its_eager_form(traced: None, level: str, mode: str) -> None:
     point = f"sweep[{SMALL},level={level},mode={mode}"
@@ -55,6 +56,7 @@ def test_every_level_is_compiled_and_counted_as_its_eager_form(traced: None, lev
         workload.timed()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["rela", "general"])
 def test_a_compiled_step_gives_the_gradients_of_its_eager_form(traced: None, variant: str) -> None:
     """`general` has parameters of its own."""
@@ -103,6 +105,7 @@ def test_a_block_and_a_model_of_the_entmax_family_are_one_graph(traced: None, le
     assert workload.compilation is not None and workload.compilation.graphs == 1
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("c++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("variant", ["rela", "entmax15"])
@@ -129,6 +132,7 @@ def with_variant(monkeypatch: pytest.MonkeyPatch, kind: type[Variant]) -> Callab
     return lambda: lane._ready(workloads, Spec("mine"))
 
 
+@pytest.mark.slow
 def test_a_variant_that_breaks_the_graph_is_unsupported_with_the_number_of_breaks(
     traced: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +151,7 @@ class Changing(Variant):
         return value * self.passes if self.passes < 100 else value
 
 
+@pytest.mark.slow
 def test_a_variant_that_is_compiled_at_each_call_is_unsupported(traced: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsupported, match="was compiled anew"):
         with_variant(monkeypatch, Changing)()
@@ -159,11 +164,13 @@ class Deceiving(Variant):
         return value * 1.1 if torch.compiler.is_compiling() else value
 
 
+@pytest.mark.slow
 def test_a_compiled_form_with_other_numbers_is_incorrect(traced: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Incorrect, match="its output differs"):
         with_variant(monkeypatch, Deceiving)()
 
 
+@pytest.mark.slow
 def test_wrong_gradients_are_found_whatever_their_size() -> None:
     output, large, small = torch.randn(8, 4), torch.randn(16, 4), 1e-2 * torch.randn(4)
     nothing = torch.tensor([1e-9, -1e-9])
@@ -175,11 +182,13 @@ def test_wrong_gradients_are_found_whatever_their_size() -> None:
         require_same([output], [output * float("nan")], torch.float32)
 
 
+@pytest.mark.slow
 def test_where_the_compiler_is_turned_off_nothing_is_published_as_compiled() -> None:
     with torch.compiler.set_stance("force_eager"), pytest.raises(Unsupported, match="nothing was compiled"):
         ready(f"sweep[{SMALL},compile=true]")
 
 
+@pytest.mark.slow
 def test_without_a_compiler_in_cpp_the_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config
 
@@ -195,6 +204,7 @@ def _no_compiler() -> str:
     raise InvalidCxxCompiler
 
 
+@pytest.mark.slow
 def test_compiling_again_during_the_samples_raises(traced: None) -> None:
     workloads, workload = ready(f"sweep[{SMALL},mode=forward,compile=true]")
     workload.variants[0].impl = "eager"  # type: ignore[assignment]
@@ -202,6 +212,7 @@ def test_compiling_again_during_the_samples_raises(traced: None) -> None:
         workload.work()
 
 
+@pytest.mark.slow
 def test_ten_functions_of_one_source_are_compiled_side_by_side(traced: None) -> None:
     def made(number: int) -> Callable[[], Tensor]:
         x = torch.full((3,), float(number))
@@ -219,6 +230,7 @@ def test_ten_functions_of_one_source_are_compiled_side_by_side(traced: None) -> 
         assert [float(one()[0]) for one in ahead] == [number**2 for number in range(10)]
 
 
+@pytest.mark.slow
 def test_the_time_to_compile_is_that_beyond_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = iter([0, 0, 1, 1, 1, 1, 1])
     clock = iter([0.0, 5.0, 5.0, 6.0])
@@ -228,6 +240,7 @@ def test_the_time_to_compile_is_that_beyond_the_calls(monkeypatch: pytest.Monkey
     assert (found.seconds, found.graphs) == (4.0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["mode=decode", "memory_bytes=1000000"])
 def test_points_that_cannot_be_compiled_are_refused(more: str) -> None:
     with pytest.raises(SelectionError, match="compile=true"):

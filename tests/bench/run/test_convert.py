@@ -69,6 +69,7 @@ def converted(checkpoint, text, tmp_path_factory):
     return convert(checkpoint, text, SETTING, store, CPU, lambda line: None), store
 
 
+@pytest.mark.slow
 def test_every_result_is_a_record_that_the_store_gives_back(converted):
     records, store = converted
     assert [(str(r.cell.variant), str(r.cell.preset)) for r in records] == [
@@ -81,6 +82,40 @@ def test_every_result_is_a_record_that_the_store_gives_back(converted):
     for record in records:
         assert record.metric.name == "bits_per_character" and record.cell.task.name == "convert"
         assert len(zeros_of(record)) == 2
+
+
+OWN = """
+import torch
+from torch import nn
+
+def squared(q, k, v, mask=None):
+    weights = (q @ k.mT / q.shape[-1] ** 0.5).relu().square()
+    weights = weights if mask is None else weights.masked_fill(~mask, 0.0)
+    return weights / (weights.sum(-1, keepdim=True) + 1e-6) @ v
+
+class Layer(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.project = nn.Linear(dim, dim)
+
+    def forward(self, x, mask=None):
+        x = self.project(x)
+        return (x if mask is None else x * mask[..., None]).cumsum(1)
+"""
+
+
+def test_a_function_of_a_file_takes_the_place_of_softmax_and_a_layer_is_refused(checkpoint, text, tmp_path):
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    store = Store(tmp_path / "results")
+    store.prepare()
+    to = f"{tmp_path}/own.py:squared"
+    found = convert(checkpoint, text, replace(SETTING, to=to, temperatures=(1.0,)), store, CPU, lambda line: None)
+    assert {str(record.cell.variant) for record in found} == {"softmax", to}
+    assert {record.outcome for record in found} == {Outcome.OK}
+    loss = {str(record.cell.variant): record.first("perplexity", split="test").value for record in found[:2]}
+    assert loss[to] != loss["softmax"] and math.isfinite(loss[to])
+    with pytest.raises(Unsupported, match=r"own\.py:Layer.*projections of its own"):
+        convert(checkpoint, text, replace(SETTING, to=f"{tmp_path}/own.py:Layer"), store, CPU, lambda line: None)
 
 
 def test_softmax_at_temperature_one_is_the_model_as_it_came(converted, checkpoint, text):
@@ -154,6 +189,7 @@ def test_nothing_but_a_plain_local_checkpoint_is_loaded(checkpoint, tmp_path):
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_converted_is_said(checkpoint, text, tmp_path):
     store = Store(tmp_path)
     store.prepare()
@@ -271,6 +307,7 @@ def classified(tried, tmp_path_factory):
     return convert(folder, lines, setting, store, CPU, quiet), store, folder
 
 
+@pytest.mark.slow
 def test_a_classifier_is_ranked_by_accuracy_on_lines_of_ones_own(classified):
     records, store, _ = classified
     assert [str(r.cell.variant) for r in records] == ["softmax", "entmax15"] * 2

@@ -144,6 +144,7 @@ def test_a_graph_is_captured_at_every_level_and_its_operators_are_counted(
     assert [graph.replays for graph in cuda.graphs] == [*before[:-1], before[-1] + 1]
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_graph_holds_what_it_keeps_for_its_replays(cuda: FakeCuda, ungated: None) -> None:
     workloads = graph_point("attention", "forward")
     plain = point_of("sweep[length=32,heads=2,head_dim=8,level=attention,mode=forward]", DEVICE)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cpu_kernels import require_kernels
 from typer.testing import CliRunner
 
 import attnbench
@@ -19,6 +24,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
 from attnbench.bench.plan.suite import load_suite
 from attnbench.bench.process.ask import asking
+from attnbench.bench.run import estimate
 from attnbench.bench.run.estimate import COUNTED_LENGTHS, GPUS, CountWork, Estimator, Rates, at_length, machines
 from attnbench.bench.run.executors.local import LocalExecutor
 from attnbench.bench.run.resources import planned_resources
@@ -50,6 +56,30 @@ def test_linear_attention_grows_with_the_length_and_softmax_with_its_square() ->
 
 def test_what_cannot_run_here_has_no_estimate() -> None:
     assert CountWork(Spec.parse("entmax15-package"), shape()).answer(None) is None
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "name", ["rela", "entmax15", "entmax[alpha=learned]", "topk[k=20]", "local", "differential", "sigmoid"]
+)
+def test_kernels_that_only_stand_in_are_counted_as_those_that_run(
+    name: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_kernels()
+    work = CountWork(Spec.parse(name), AttentionShape(heads=2, head_dim=24, max_length=512, causal=causal))
+    work.answer(None)  # a map is traced at the first count
+    stood_in = work.answer(None)
+    monkeypatch.setattr(estimate, "uncompiled", nullcontext)
+    assert stood_in is not None and stood_in == work.answer(None)
+
+
+def test_a_plan_compiles_nothing_on_a_fresh_machine(tmp_path: Path) -> None:
+    words = ["plan", "--variants", "rela,entmax15[impl=cpp]", "--task", "sweep", "--results", str(tmp_path / "results")]
+    variables = {"HOME": str(tmp_path), "ATTNBENCH_CACHE": "", "XDG_CACHE_HOME": ""}
+    command = [sys.executable, "-m", "attnbench", *words]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+    assert "3 cells, 3 to run" in done.stdout and "building" not in done.stderr
+    assert not list(tmp_path.rglob("*.so"))
 
 
 def test_seconds_add_products_copies_and_calls() -> None:

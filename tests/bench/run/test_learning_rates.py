@@ -156,6 +156,7 @@ def context(tmp_path, monkeypatch):
     return WorkerContext(device=device, place=place, store=store, digests={}, block="", send=lambda event: None)
 
 
+@pytest.mark.slow
 def test_the_lane_trains_at_the_chosen_rate_and_names_it(context):
     def trained(preset, lane, rate=None):
         name = f"smoke[steps=4,evaluate_every=2,layers=1,{preset}]"

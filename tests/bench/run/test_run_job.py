@@ -72,6 +72,7 @@ def outcomes(tmp_path: Path, fault: str, *variants: str, **limits: float) -> dic
     return kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "outcome", "words"),
     [
@@ -92,6 +93,7 @@ def test_the_culprit_gets_its_outcome_and_the_others_theirs(
     assert found["bad"].machine == MACHINE
 
 
+@pytest.mark.slow
 def test_a_hang_is_a_timeout_that_says_so(tmp_path: Path) -> None:
     found = outcomes(tmp_path, "time.sleep(60)", "bad", "two", stall=1.5)
     assert found["bad"].outcome is Outcome.TIMEOUT
@@ -143,6 +145,7 @@ def test_the_time_limit_is_that_of_one_subject(tmp_path: Path) -> None:
     assert {record.outcome for record in found.values()} == {Outcome.OK}
 
 
+@pytest.mark.slow
 def test_the_time_before_the_first_word_of_a_child_is_that_of_no_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

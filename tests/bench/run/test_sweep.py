@@ -57,6 +57,7 @@ def run(runner):
     return {(str(r.cell.variant), int(r.cell.task.get("length", 1024))): r for r in _all(runner)}
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_every_variant_at_every_length_and_is_then_done(runner, tmp_path):
     found = run(runner("softmax,linear"))
     assert set(found) == {(name, n) for name in ("softmax", "linear") for n in (64, 128, 256)}
@@ -106,6 +107,7 @@ def test_a_sample_that_takes_longer_than_a_whole_point_is_a_timeout(runner, monk
     assert "one sample takes 9 s" in found["softmax", 128].reason
 
 
+@pytest.mark.slow
 def test_a_red_gate_gives_no_number(runner, monkeypatch):
     class Red:
         property, detail, measured = "causal", "it sees the future", 1.0
@@ -123,6 +125,7 @@ def test_a_red_gate_gives_no_number(runner, monkeypatch):
     assert not table_of(list(found.values())).replaced
 
 
+@pytest.mark.slow
 def test_one_record_of_each_mode_keeps_its_own_times(runner):
     task = "sweep[heads=1,head_dim=16,length=64,mode=forward,step,decode]"
     found = _all(runner("softmax", task))

@@ -61,6 +61,7 @@ def done(context, variant, lane="train", where=""):
     return record
 
 
+@pytest.mark.slow
 def test_a_cell_becomes_a_record_whose_bleu_is_that_of_its_kept_text(context):
     record = done(context, "softmax")
     assert record.outcome is Outcome.OK, record.reason
@@ -78,6 +79,7 @@ def test_a_cell_becomes_a_record_whose_bleu_is_that_of_its_kept_text(context):
     assert record.first("decode_tokens_per_second", beam=4).value > 0
 
 
+@pytest.mark.slow
 def test_copying_is_a_baseline_on_the_same_sentences(context):
     record = done(context, "copy", "baseline")
     assert record.outcome is Outcome.OK, record.reason
@@ -86,6 +88,7 @@ def test_copying_is_a_baseline_on_the_same_sentences(context):
     assert record.first("bleu", split="test").value == sacrebleu.corpus_bleu(source, [target]).score
 
 
+@pytest.mark.slow
 def test_a_baseline_is_scored_once_and_has_neither_loss_nor_speed(context, monkeypatch):
     calls = []
     monkeypatch.setattr(
@@ -97,6 +100,7 @@ def test_a_baseline_is_scored_once_and_has_neither_loss_nor_speed(context, monke
     assert [m.name for m in record.measurements] == ["bleu", "chrf"]
 
 
+@pytest.mark.slow
 def test_what_is_known_of_each_sentence_is_kept_of_baselines_too(context):
     copied, untrained, trained = (
         done(context, "copy", "baseline"),
@@ -111,6 +115,7 @@ def test_what_is_known_of_each_sentence_is_kept_of_baselines_too(context):
         assert found == pytest.approx(record.first("bleu", split="test", set="test").value, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_untrained_model_is_that_with_which_the_reference_begins(context):
     record = done(context, "untrained", "baseline")
     task = TASKS.build(record.cell.task)
@@ -125,6 +130,7 @@ def test_the_untrained_model_is_that_with_which_the_reference_begins(context):
     assert record.first("alignment_error_rate") is None and record.first("sparsity").value == 0.0
 
 
+@pytest.mark.slow
 def test_an_untrained_translation_ends_at_its_limit(context):
     record = done(context, "untrained", "baseline")
     with np.load(io.BytesIO(context.store.artifact(record.artifacts["predictions"]))) as kept:
@@ -133,6 +139,7 @@ def test_an_untrained_translation_ends_at_its_limit(context):
     assert len(lines) == 12 and max(len(line.split()) for line in lines) <= 24
 
 
+@pytest.mark.slow
 def test_a_variant_that_cannot_cross_is_unsupported_there_with_the_reason_and_fine_elsewhere(context):
     refused = done(context, "additive-lm")
     assert refused.outcome is Outcome.UNSUPPORTED and "attention" in refused.reason

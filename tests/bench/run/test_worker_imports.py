@@ -45,6 +45,7 @@ raise SystemExit(code)
 """The worker as it is, which also writes down who asks for scipy or pandas, and what is loaded at its end."""
 
 
+@pytest.mark.slow
 def test_a_worker_starts_without_statistics_tables_or_a_terminal() -> None:
     """scipy and pandas alone take two seconds of every child's start."""
     code = "import sys, attnbench.bench.run.worker; print(*sorted({m.split('.')[0] for m in sys.modules}))"

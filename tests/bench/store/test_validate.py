@@ -51,6 +51,11 @@ def test_a_sound_folder_passes(folder: Path) -> None:
     assert invoke(validate, folder) == (0, said) == invoke(validate, "--results", folder)
 
 
+def test_a_layer_with_fewer_parameters_than_what_it_replaces_is_no_error(folder: Path) -> None:
+    edit(folder, 0, lambda v: v["measurements"].append({"name": "extra_parameters", "value": -4, "unit": "count"}))
+    assert validate_records(folder).errors == 0 and len(validate_records(folder).sound) == 3
+
+
 def measured(wanted: str, **changes: object) -> Callable[[dict], object]:
     """A change of the first measurement of that name."""
     return lambda values: next(m for m in values["measurements"] if m["name"] == wanted).update(changes)

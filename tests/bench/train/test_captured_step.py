@@ -67,6 +67,7 @@ def same(found: Trainer, expected: Trainer, tolerance: float = 1e-5) -> None:
         torch.testing.assert_close(found.model.state_dict()[name], value, rtol=1e-3, atol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "recipe"),
     [

@@ -106,6 +106,34 @@ def test_bits_are_those_of_each_byte_after_its_window() -> None:
     assert found.loss == pytest.approx(expected * math.log(2) / counted, rel=1e-5)
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_by_position_are_the_bits_of_each_byte_after_those_before_it_in_a_longer_window(at_once: int) -> None:
+    recipe = replace(RECIPE, longest=40, evaluate_batch=at_once, positions="none")
+    objective = objective_for(Language(), recipe)
+    model = objective.model(lambda shape: build("softmax", shape), 0)
+    assert model.variants[0].shape.max_length == 40
+    # texts of 101, of 41 and of 40 bytes: the second window of the first ends with its text, and the last is too short
+    held_out = texts([(POEM * 2).encode()[:size] for size in (101, 41, 40)])
+    longer = Windows.over(held_out, 40, 40).full(40)
+    windows = replace(Windows.over(held_out, 12, 5), longer=longer)
+    found = objective.evaluate(model, windows, CPU)
+    whole = objective.evaluate(model, replace(windows, longer=None), CPU)
+    assert found.value == whole.value
+    bits, characters = np.zeros(40), np.zeros(40)
+    for begin in (0, 40, 60, 101):
+        text = held_out.tokens[begin : begin + 41].astype(np.int64)
+        with torch.no_grad():
+            lost = -model(torch.from_numpy(text[None, :-1]))[0].double().log_softmax(-1)
+        bits += lost[torch.arange(40), torch.from_numpy(text[1:] - 1)].numpy() / math.log(2)
+        characters += ((text[1:] - 1) & 0xC0) != 0x80
+    first, *others = [m for m in found.measurements("test") if m.name == "bits_per_character"]
+    assert first.value == found.value and "position" not in first.where
+    parts = {16: slice(0, 16), 32: slice(16, 32), 40: slice(32, 40)}
+    assert [m.where for m in others] == [{"split": "test", "position": end, "examples": 4} for end in parts]
+    for each, part in zip(others, parts.values(), strict=True):
+        assert each.value == pytest.approx(bits[part].sum() / characters[part].sum(), rel=1e-5)
+
+
 def test_measurements_say_how_they_were_read() -> None:
     found = judged(trainer())
     by_name = {m.name: m for m in found.measurements("test")}
@@ -250,6 +278,7 @@ def done(context: WorkerContext, variant: str, lane: str = "train", task: str = 
     return record
 
 
+@pytest.mark.slow
 def test_a_cell_becomes_a_record_and_its_model_writes(context: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     record = done(context, "softmax")
     assert record.outcome is Outcome.OK, record.reason

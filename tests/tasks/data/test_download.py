@@ -240,6 +240,7 @@ def test_what_is_no_archive_is_an_error(tmp_path: Path) -> None:
 
 
 # the library of Python leaves the connection of such a redirect open
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_redirect_to_no_address_is_a_server_that_cannot_be_reached(
     place: DataPlace, server: Server, remote: RemoteFile, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,13 @@ def test_a_bad_file_is_refused_with_one_line(load, content, said):
         load(content)
 
 
+def test_a_text_that_is_shorter_than_the_longer_windows_is_refused(load):
+    found = load(TEXT.encode(), preset="smoke[longest=100,positions=rope]")
+    assert set(found.test.longer.reads[found.test.longer.indices]) == {100} and found.validation.longer is None
+    with pytest.raises(DataError, match="text of more than 9,000 tokens in test, for longest"):
+        load(TEXT.encode(), preset="smoke[longest=9000,positions=rope]")
+
+
 def test_subwords_of_a_text_are_learned(load):
     found = load(TEXT.encode() * 4, preset="smoke[length=16,stride=8]", subwords=512)
     assert found.test.vocabulary.characters.max() > 1

@@ -105,6 +105,16 @@ def test_presets_of_language_take_their_own_parameters() -> None:
         LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse("quick[strides=4]"))
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [("longest=64", "longest of at least the length, or 0, got longest=64, length=128"),
+     ("longest=256", "other positions than learned: those from 128 to 256 are tested and never trained")],
+)  # fmt: skip
+def test_a_longer_test_is_refused_where_it_cannot_be(changed: str, said: str) -> None:
+    with pytest.raises(SelectionError, match=said):
+        LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse(f"quick[{changed}]"))
+
+
 def test_a_slice_of_the_training_text_is_refused_since_none_is_taken() -> None:
     with pytest.raises(SelectionError, match="expected no train_examples: training reads the text from end to end"):
         LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse("quick[train_examples=100]"))

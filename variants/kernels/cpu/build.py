@@ -56,6 +56,10 @@ except Exception as error:
 """
 
 
+stands_in = False
+"""Whether `uncompiled` is entered, and operators without values stand where the kernels would."""
+
+
 @cache
 def failure() -> str | None:
     """None where the kernels are loaded, as torch.ops.attnbench_cpu; else why they cannot be. Builds at first call."""

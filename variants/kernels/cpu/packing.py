@@ -45,9 +45,8 @@ class Packing:
 
     def drop_arguments(self, drop: WeightDropout | None) -> tuple[Tensor | None, int, Tensor | None]:
         """Dropout as the C++ operators take it: seed, threshold, and which key lies at each place."""
-        if drop is None:
-            return None, 0, None
-        return drop.seed, threshold(drop.rate), None if self.order is None else self.order.int()
+        order = None if self.order is None else self.order.int()
+        return (None, 0, order) if drop is None else (drop.seed, threshold(drop.rate), order)
 
     def pack(self, query: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         """All by `flat`, and the keys of the others, (batch, heads, keys, width), in their order."""

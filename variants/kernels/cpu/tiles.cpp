@@ -5,6 +5,7 @@
 // an interval of keys, of which only rows on an edge are cut, or what lists of tiles name. Tiles outside are never
 // computed.
 
+#include "distances.h"
 #include "dropout.h"
 #include "gemm.h"
 #include "lists.h"
@@ -28,7 +29,7 @@ namespace {
 using at::Tensor;
 
 // of the rows and columns of a tile, so that two tiles stay in the second-level cache; 64 divides both
-constexpr int64_t ROWS = 128, COLUMNS = 256;
+constexpr int64_t ROWS = MOST_ROWS, COLUMNS = 256;
 // numbers of a query that a map may have
 constexpr int64_t MOST_NUMBERS = 16;
 
@@ -39,6 +40,7 @@ struct Pass {
   Dropout dropout;
   const Map& map;
   const Lists lists;
+  const Distances distances;
   const int32_t* lowers;
   const float *numbers, *sinks;
   float scale, epsilon;
@@ -58,15 +60,22 @@ struct Block {
   float top[ROWS], total[ROWS], numbers[ROWS][MOST_NUMBERS];
 };
 
-void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Block& block, float* output, float* tops,
-                  float* inverses) {
+// What the forward writes; by_distance: sums of weights, or none.
+struct Outputs {
+  float *output, *tops, *inverses, *by_distance;
+};
+
+void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Block& block, const Outputs& to) {
   const Heads& heads = pass.heads;
   const Map& map = pass.map;
   const int64_t columns = heads.columns, wide = heads.wide, rows = std::min(pass.rows, heads.queries - first);
   const int64_t start = head * heads.queries + first;
   const int32_t *limits = heads.limits_of(head) + first, *lowers = pass.lowers_of(head) + first;
   const Tensor query = matrix(heads.query + start * columns, rows, columns, columns);
-  const Tensor out = matrix(output + start * wide, rows, wide, wide);
+  const Tensor out = matrix(to.output + start * wide, rows, wide, wide);
+  const int64_t example = head / heads.per_example, distances = pass.distances.size;
+  float* by_distance = to.by_distance ? to.by_distance + start * distances : nullptr;
+  if (by_distance) std::fill_n(by_distance, rows * distances, 0.0f);
   for (int64_t r = 0; r < rows; r++) {
     block.top[r] = pass.sinks ? pass.sinks[head] : -INF;
     block.total[r] = 0.0f;
@@ -84,9 +93,11 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
       float *row = tile + r * n, *numbers = block.numbers[r];
       int64_t low = 0, high = n;
       if (pass.lists)
-        pass.lists.hide(head / heads.per_example, first + r, r, j, number, n, row, -INF);
+        pass.lists.hide(example, first + r, r, j, number, n, row, -INF);
       else
         low = std::clamp<int64_t>(lowers[r] - j, 0, n), high = std::clamp<int64_t>(limits[r] - j, low, n);
+      if (pass.distances)
+        pass.distances.add(example, first + r, j, low, high, pass.distances.added + (start + r) * distances, row);
       if (map.tops && low < high) {
         const float top = pass.scale * at::vec::reduce_all<float>(
             [](Vec a, Vec b) { return at::vec::maximum(a, b); }, row + low, high - low);
@@ -96,7 +107,8 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
           // what was summed before is less the old maximum; it is none on the first tile, or where all scores are -inf
           const float factor = std::exp(block.top[r] - top);
           block.total[r] *= factor;
-          if (started) scale_row(output + (start + r) * wide, wide, factor);
+          if (started) scale_row(to.output + (start + r) * wide, wide, factor);
+          if (by_distance) scale_row(by_distance + r * distances, distances, factor);
           block.top[r] = top;
         }
         numbers[0] = block.top[r];
@@ -107,6 +119,7 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
       std::fill(row, row + low, 0.0f);
       std::fill(row + high, row + n, 0.0f);
       if (pass.dropout.active) pass.dropout.drop(pass.dropout.row(head, first + r), j, high, row);
+      if (by_distance) pass.distances.collect(example, first + r, j, low, high, row, by_distance + r * distances);
     }
     // the first tile writes, the others add: no pass to clear the output
     multiply(out, scores, matrix(heads.value + at * wide, n, wide, wide), 1.0f, started);
@@ -130,10 +143,11 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
       map.weigh(1.0f, 1, &sink, block.numbers[r], &block.total[r]);
     }
     const float total = block.total[r] + pass.epsilon, inverse = total == 0.0f ? 1.0f : 1.0f / total;
-    scale_row(output + (start + r) * wide, wide, inverse);
-    inverses[start + r] = inverse;
+    scale_row(to.output + (start + r) * wide, wide, inverse);
+    if (by_distance) scale_row(by_distance + r * distances, distances, inverse);
+    to.inverses[start + r] = inverse;
     // a query without a key has no largest score; with zero none of the map's numbers becomes infinite
-    if (map.tops) tops[start + r] = block.top[r] == -INF ? 0.0f : block.top[r];
+    if (map.tops) to.tops[start + r] = block.top[r] == -INF ? 0.0f : block.top[r];
   }
 }
 
@@ -143,22 +157,28 @@ const Map& map_at(int64_t address, int64_t numbers) {
   return map;
 }
 
-// The output, and for each query the largest score and one over the sum; empty where the map has none.
-std::tuple<Tensor, Tensor, Tensor> forward(
+// The output, and for each query the largest score and one over the sum; empty where the map has none. bias (heads in all,
+// queries, size): numbers by distance, of which `collect` asks for sums of weights, the last of what is returned.
+std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
     const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& lowers, const Tensor& limits, double scale,
     int64_t address, const Tensor& numbers, const std::optional<Tensor>& sinks, double epsilon, int64_t rows,
-    at::TensorList lists, const std::optional<Tensor>& seed, int64_t least, const std::optional<Tensor>& order) {
+    at::TensorList lists, const std::optional<Tensor>& bias, int64_t back, int64_t offset, bool collect,
+    const std::optional<Tensor>& seed, int64_t least, const std::optional<Tensor>& order) {
   const Heads heads(query, key, value, limits);
   const Map& map = map_at(address, numbers.size(0) + 1);
   const Pass pass{heads, Dropout(seed, least, order, heads), map, Lists(lists, heads, false),
+                  Distances(bias, back, offset, order, heads),
                   lowers.const_data_ptr<int32_t>(), numbers.const_data_ptr<float>(),
                   sinks ? sinks->const_data_ptr<float>() : nullptr, static_cast<float>(scale), static_cast<float>(epsilon),
                   rows};
   TORCH_CHECK(!pass.lists || (map.tops && rows == KEYS_OF_WORD), "expected blocks of 64 rows, and a map with a largest score");
   TORCH_CHECK(rows % KEYS_OF_WORD == 0 && rows <= ROWS, "expected blocks of 64 or 128 rows, got ", rows);
   Tensor output = at::empty({heads.all, heads.queries, heads.wide}, query.options());
+  Tensor by_distance = at::empty({collect ? heads.all : 0, heads.queries, pass.distances.size}, query.options());
   Tensor tops = at::empty({map.tops ? heads.all : 0, heads.queries}, query.options());
   Tensor inverses = at::empty({map.sums ? heads.all : 0, heads.queries}, query.options());
+  const Outputs to{output.data_ptr<float>(), tops.data_ptr<float>(), inverses.data_ptr<float>(),
+                   collect ? by_distance.data_ptr<float>() : nullptr};
   const int64_t blocks = (heads.queries + rows - 1) / rows;
   const Scratch scratch(Scratch::bytes<float>(ROWS * COLUMNS) + Scratch::bytes<Block>(1));
   at::parallel_for(0, heads.all * blocks, 1, [&](int64_t begin, int64_t end) {
@@ -168,16 +188,16 @@ std::tuple<Tensor, Tensor, Tensor> forward(
     float* tile = room.take<float>(ROWS * COLUMNS);
     Block* block = room.take<Block>(1);
     for (int64_t task = begin; task < end; task++)
-      attend_block(pass, task / blocks, task % blocks * rows, tile, *block, output.data_ptr<float>(),
-                   tops.data_ptr<float>(), inverses.data_ptr<float>());
+      attend_block(pass, task / blocks, task % blocks * rows, tile, *block, to);
   });
-  return {output, tops, inverses};
+  return {output, tops, inverses, by_distance};
 }
 
-// Where gradients go; to_numbers (learned, heads in all, queries).
+// Gradients that come, those of weights by distance among them, and where others go; to_numbers (learned, heads in all,
+// queries), to_bias like the bias.
 struct Gradients {
-  const float *output, *inverses, *of_sums;
-  float *to_query, *to_key, *to_value, *to_numbers;
+  const float *output, *inverses, *of_sums, *by_distance;
+  float *to_query, *to_key, *to_value, *to_numbers, *to_bias;
 };
 
 // Pointers into the numbers of a map, or into their gradients, from `row` on.
@@ -215,7 +235,7 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
   bool started = false;
   // queries i to i + n of a head; `number`: of the first tile in the lists
   const auto differentiate_piece = [&](int64_t head, int64_t i, int64_t n, int64_t number) {
-    const int64_t own = head * heads.queries + i;
+    const int64_t own = head * heads.queries + i, example = head / heads.per_example;
     const Tensor query = matrix(heads.query + own * columns, n, columns, columns);
     const Tensor grad_rows = matrix(to.output + own * wide, n, wide, wide);
     const Tensor scores = matrix(tile, rows, n, n), gradients = matrix(grad_weights, rows, n, n);
@@ -234,11 +254,13 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
     const int64_t stride = heads.all * heads.queries;
     const auto numbers = numbers_from(pass.numbers, map.backward_rows, stride, own);
     const auto to_numbers = numbers_from(to.to_numbers, map.learned, stride, own);
+    const int64_t of_own = own * pass.distances.size;
+    if (pass.distances) pass.distances.add_to_tile(example, first, rows, i, n, pass.distances.added + of_own, tile);
+    if (to.by_distance) pass.distances.add_to_tile(example, first, rows, i, n, to.by_distance + of_own, grad_weights);
     for (int64_t r = 0; r < rows; r++) {
       float *row = tile + r * n, *grads = grad_weights + r * n;
       int64_t low = 0, high = n;
       if (pass.lists) {
-        const int64_t example = head / heads.per_example;
         pass.lists.hide(example, first + r, r, i, number, n, row, -INF);
         pass.lists.hide(example, first + r, r, i, number, n, grads, 0.0f);
       } else {
@@ -260,6 +282,7 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
                           to.of_sums + own + low, to_numbers.data());
       if (pass.dropout.active) drop(row);
     }
+    if (pass.distances) pass.distances.collect_tile(example, first, rows, i, n, grad_weights, to.to_bias + of_own);
     multiply(value_sum, scores, grad_rows, 1.0f, started);
     multiply(key_sum, gradients, query, pass.scale, started);
     // the sum for the queries goes over all blocks of keys of this task, in one order
@@ -279,14 +302,15 @@ void differentiate_block(const Pass& pass, int64_t group, int64_t first, float* 
 }
 
 // What divides a query's weights passes back: the gradient of its sum, and through that the gradient of the sink's score.
-void differentiate_sums(const Pass& pass, int64_t head, const float* output, const Gradients& to, float* of_sums,
-                        float* to_sinks) {
+// `further`: products of the sums by distance with their gradients, (heads in all, queries), or none.
+void differentiate_sums(const Pass& pass, int64_t head, const float* output, const float* further, const Gradients& to,
+                        float* of_sums, float* to_sinks) {
   const Heads& heads = pass.heads;
   const int64_t start = head * heads.queries, wide = heads.wide;
   for (int64_t r = start; r < start + heads.queries; r++)
-    of_sums[r] = -to.inverses[r] * at::vec::map2_reduce_all<float>(
+    of_sums[r] = -to.inverses[r] * ((further ? further[r] : 0.0f) + at::vec::map2_reduce_all<float>(
         [](Vec x, Vec y) { return x * y; }, [](Vec x, Vec y) { return x + y; }, to.output + r * wide, output + r * wide,
-        wide);
+        wide));
   if (!pass.sinks) return;
   std::vector<float> scores(heads.queries, pass.sinks[head]), gradients(heads.queries, 0.0f);
   const int64_t stride = heads.all * heads.queries;
@@ -298,14 +322,17 @@ void differentiate_sums(const Pass& pass, int64_t head, const float* output, con
   to_sinks[head] = static_cast<float>(sum);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
+// by_distance: gradients of the sums of weights by distance, like the bias
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
     const Tensor& grad_output, const Tensor& output, const Tensor& inverses, const Tensor& query, const Tensor& key,
     const Tensor& value, const Tensor& lowers, const Tensor& limits, double scale, int64_t address, const Tensor& numbers,
-    const std::optional<Tensor>& sinks, int64_t rows, at::TensorList lists, const std::optional<Tensor>& seed,
-    int64_t least, const std::optional<Tensor>& order) {
+    const std::optional<Tensor>& sinks, int64_t rows, at::TensorList lists, const std::optional<Tensor>& bias, int64_t back,
+    int64_t offset, const std::optional<Tensor>& by_distance, const std::optional<Tensor>& further,
+    const std::optional<Tensor>& seed, int64_t least, const std::optional<Tensor>& order) {
   const Heads heads(query, key, value, limits);
   const Map& map = map_at(address, numbers.size(0));
   const Pass pass{heads, Dropout(seed, least, order, heads), map, Lists(lists, heads, true),
+                  Distances(bias, back, offset, order, heads),
                   lowers.const_data_ptr<int32_t>(), numbers.const_data_ptr<float>(),
                   sinks ? sinks->const_data_ptr<float>() : nullptr, static_cast<float>(scale), 0.0f, rows};
   TORCH_CHECK(grad_output.is_contiguous() && grad_output.sizes() == output.sizes(), "expected a grad_output like the output");
@@ -314,19 +341,22 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   const int64_t shares = heads.shares(blocks);
   Tensor to_query = at::zeros({shares, heads.all, heads.queries, heads.columns}, query.options());
   Tensor to_numbers = at::zeros({shares, map.learned, heads.all, heads.queries}, query.options());
+  Tensor to_bias = at::zeros({shares, heads.all, heads.queries, pass.distances.size}, query.options());
   Tensor to_key = at::empty_like(key), to_value = at::empty_like(value);
   Tensor of_sums = at::empty_like(inverses), to_sinks = at::zeros({heads.all}, query.options());
   const auto gradients_of = [&](int64_t share) {
     return Gradients{grad_output.const_data_ptr<float>(), inverses.const_data_ptr<float>(), of_sums.const_data_ptr<float>(),
+                     by_distance ? by_distance->const_data_ptr<float>() : nullptr,
                      to_query.data_ptr<float>() + share * heads.all * heads.queries * heads.columns,
                      to_key.data_ptr<float>(), to_value.data_ptr<float>(),
-                     to_numbers.data_ptr<float>() + share * map.learned * heads.all * heads.queries};
+                     to_numbers.data_ptr<float>() + share * map.learned * heads.all * heads.queries,
+                     to_bias.data_ptr<float>() + share * pass.distances.size * heads.all * heads.queries};
   };
   if (map.sums)
     at::parallel_for(0, heads.all, 1, [&](int64_t begin, int64_t end) {
       for (int64_t head = begin; head < end; head++)
-        differentiate_sums(pass, head, output.const_data_ptr<float>(), gradients_of(0), of_sums.data_ptr<float>(),
-                           to_sinks.data_ptr<float>());
+        differentiate_sums(pass, head, output.const_data_ptr<float>(), further ? further->const_data_ptr<float>() : nullptr,
+                           gradients_of(0), of_sums.data_ptr<float>(), to_sinks.data_ptr<float>());
     });
   // of bits, a word for 32 keys of a query
   constexpr int64_t WORDS = ROWS / 32 * COLUMNS;
@@ -343,18 +373,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   });
   // the shares are added in the order of their numbers, so a run gives the same bits with the same threads
   const auto total = [&](const Tensor& parts) { return shares == 1 ? parts[0] : parts.sum(0); };
-  return {total(to_query), to_key, to_value, total(to_numbers), to_sinks};
+  return {total(to_query), to_key, to_value, total(to_numbers), to_sinks, total(to_bias)};
 }
 
 TORCH_LIBRARY_FRAGMENT(attnbench_cpu, m) {
   m.def(
       "tiles_forward(Tensor query, Tensor key, Tensor value, Tensor lowers, Tensor limits, float scale, int map, "
-      "Tensor numbers, Tensor? sinks, float epsilon, int rows, Tensor[] lists, Tensor? seed, int least, Tensor? order) "
-      "-> (Tensor, Tensor, Tensor)");
+      "Tensor numbers, Tensor? sinks, float epsilon, int rows, Tensor[] lists, Tensor? bias, int back, int offset, "
+      "bool collect, Tensor? seed, int least, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "tiles_backward(Tensor grad_output, Tensor output, Tensor inverses, Tensor query, Tensor key, Tensor value, "
       "Tensor lowers, Tensor limits, float scale, int map, Tensor numbers, Tensor? sinks, int rows, Tensor[] lists, "
-      "Tensor? seed, int least, Tensor? order) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "Tensor? bias, int back, int offset, Tensor? by_distance, Tensor? further, Tensor? seed, int least, "
+      "Tensor? order) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(attnbench_cpu, CPU, m) {

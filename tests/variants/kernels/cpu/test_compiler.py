@@ -47,6 +47,7 @@ def test_a_wrapper_around_the_compiler_builds_and_a_second_build_too(
     assert second.is_file() and second.parent != first.parent
 
 
+@pytest.mark.slow
 def test_a_build_that_fails_says_what_the_compiler_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not cpu_build.compiler() or shutil.which("ninja") is None:
         pytest.skip("no C++ compiler or no ninja here")
@@ -59,6 +60,7 @@ def test_a_build_that_fails_says_what_the_compiler_says(tmp_path: Path, monkeypa
     assert not list(cpu_build.folders()[0].glob("build-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", ["AVX2", "AVX512", "DEFAULT"])
 def test_a_map_compiles_for_each_processor(capability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On any machine: what PyTorch's header of vectors brings with it differs by their width."""

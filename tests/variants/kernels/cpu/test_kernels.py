@@ -198,6 +198,7 @@ def test_the_layout_of_inputs_changes_nothing() -> None:
         assert not over_budget(crooked, *definition)
 
 
+@pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize("name", ["rela", "sparsemax", "entmax15", "topk"])
 def test_memory_grows_with_the_length_and_not_with_its_square(name: str) -> None:

@@ -80,6 +80,7 @@ def definition(leaves: list[Tensor], alpha: float | None, mask: Mask, drop: Weig
     return drop.apply(weights) @ value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("alpha", "causal", "padded", "kv_heads", "dtype", "tiles"),
     # each kernel, and a dtype of half precision

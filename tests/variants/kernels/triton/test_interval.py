@@ -112,6 +112,7 @@ def test_every_pass_drops_the_pairs_of_the_eager_mask(rate: float) -> None:
     assert torch.equal((found & other)[both], (kept & other)[both])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "padded", "hide_self", "columns", "rows", "dtype"),
     # one of each dtype

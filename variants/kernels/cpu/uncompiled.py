@@ -1,0 +1,97 @@
+"""Operators of the C++ kernels that compute nothing, for a count of work: their outputs have shapes and no values."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import Library
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import build
+
+_SCHEMA = re.compile(r"m\.def\(\s*((?:\"[^\"]*\"\s*)+)\)")
+_ENTMAX_ROWS = 128
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Until it ends kernels are neither built nor called: a count costs no half minute where nothing is built yet.
+
+    Where they could not be built, nothing changes: a variant goes its eager way.
+    """
+    if not build.compiler() or shutil.which("ninja") is None:
+        yield
+        return
+    library = None
+    if not hasattr(torch.ops.attnbench_cpu, "tiles_forward"):
+        library = Library("attnbench_cpu", "FRAGMENT")  # type: ignore[no-untyped-call]
+        for source in build.SOURCES:
+            for words in _SCHEMA.findall(source.read_text(encoding="utf-8")):
+                library.define("".join(re.findall(r"\"([^\"]*)\"", words)))  # type: ignore[no-untyped-call]
+    before, build.stands_in = build.stands_in, True
+    try:
+        with _ShapesAlone():  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        build.stands_in = before
+        if library is not None:
+            # the kernels themselves may be loaded later
+            library._destroy()  # type: ignore[no-untyped-call]
+
+
+class _ShapesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace != "attnbench_cpu":
+            return func(*args, **(kwargs or {}))
+        given = {each.name: value for each, value in zip(func._schema.arguments, args, strict=True)}
+        return _OUTPUTS[func._opname](given)  # type: ignore[no-untyped-call]
+
+
+def _tiles_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
+    query, kind = given["query"], given["map"]
+    rows = query.shape[:2]
+    output = query.new_zeros(*rows, given["value"].shape[2])
+    # as `Written.address` says it: bit 0, whether it sums; bit 1, whether it takes the largest score
+    return output, *(query.new_zeros(rows[0] if kind & bit else 0, rows[1]) for bit in (2, 1))
+
+
+def _tiles_backward(given: dict[str, Any]) -> tuple[Tensor, ...]:
+    rows = given["query"].shape[:2]
+    sums = given["query"].new_zeros(given["map"] // 4, *rows), given["query"].new_zeros(rows[0])
+    return *(torch.zeros_like(given[name]) for name in ("query", "key", "value")), *sums
+
+
+def _entmax_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
+    query = given["query"]
+    heads, queries = query.shape[:2]
+    pieces = heads * -(-queries // _ENTMAX_ROWS), given["room"] * min(_ENTMAX_ROWS, queries)
+    weights, levels = query.new_zeros(*pieces), query.new_zeros(heads * queries, 3)
+    index, counts = (query.new_zeros(*shape, dtype=torch.int32) for shape in (pieces, (heads * queries,)))
+    return query.new_zeros(heads, queries, given["value"].shape[2]), weights, index, counts, levels
+
+
+def _entmax_backward(given: dict[str, Any]) -> tuple[Tensor, ...]:
+    heads, queries = given["query"].shape[:2]
+    to_alpha = given["query"].new_zeros(heads if given["learns"] else 0, queries)
+    return *(torch.zeros_like(given[name]) for name in ("query", "key", "value")), to_alpha
+
+
+def _norm_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
+    sums = given["sums"]
+    return torch.zeros_like(sums), sums.new_zeros(sums.shape[0], sums.shape[1] // given["group"], sums.shape[2])
+
+
+_OUTPUTS = {
+    "tiles_forward": _tiles_forward,
+    "tiles_backward": _tiles_backward,
+    "entmax_forward": _entmax_forward,
+    "entmax_backward": _entmax_backward,
+    "gated_norm_forward": _norm_forward,
+    "gated_norm_backward": lambda given: tuple(torch.zeros_like(given[name]) for name in ("sums", "scale", "gate")),
+}
