@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from ..core.cell import REFERENCE
@@ -20,9 +21,10 @@ from ..store.learning_rates import extended, without_rates
 from ..store.rows import HeadMeasurement, ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board
+from .cost_map import LEAST, Swept, board_for_map, by_machine
 from .crossover import crossover
-from .length_board import LengthSweep, board_for_lengths, modes_of, sweeps
-from .report import FigureRow, Report, SettingCurves
+from .length_board import LengthSweep, board_for_lengths, sweeps
+from .report import COST_MAP, FigureRow, Report, SettingCurves
 from .report_maps import Maps, attention_maps
 from .serving_board import ServingSweep, board_for_serving, serving_sweeps
 from .setting_tables import BY_AXIS, RIGHT_KEY, values_at
@@ -84,7 +86,19 @@ def reports_for_sweeps(table: ResultTable, trained: list[BoardKey], untrained: l
     shown = {key for sweep in served for key in sweep.board_keys.values()}
     swept = sweeps(table, trained) + sweeps(table, [key for key in untrained if key not in shown], least=1)
     found = [report_for_serving(table, sweep) for sweep in served]
-    return found + [report_for_sweep(table, sweep, mode) for sweep in swept for mode in modes_of(table, sweep)]
+    for machine, members in by_machine(table, swept).items():
+        found += [report_for_map(table, machine, members)] if len(members) >= LEAST else []
+        found += [report_for_sweep(table, sweep, mode) for sweep, mode in members]
+    return found
+
+
+def report_for_map(table: ResultTable, machine: str, swept: Swept) -> Report:
+    """The report of the map of a machine; its Records stand behind the boards of its sweeps."""
+    board = board_for_map(table, machine, swept)
+    runs = [run for sweep, _ in swept for key in sweep.board_keys.values() for run in key.runs(table, "time")]
+    return replace(
+        Report(name=board.name, board=board, commands={}, group=COST_MAP, **_origin(table, runs)), records=()
+    )
 
 
 def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step") -> Report:

@@ -63,7 +63,7 @@ def sweeps(table: ResultTable, board_keys: list[BoardKey], least: int = 2) -> li
 
 def modes_of(table: ResultTable, sweep: LengthSweep) -> list[Mode]:
     """The modes that were timed at one length or more."""
-    return [mode for mode in MODES if _timings(table, sweep, mode).points]
+    return [mode for mode in MODES if timings_of(table, sweep, mode).points]
 
 
 def boards_over_lengths(
@@ -83,7 +83,7 @@ def board_for_lengths(table: ResultTable, sweep: LengthSweep, mode: Mode = "step
 
     Raises SelectionError where the mode was not timed.
     """
-    timings = _timings(table, sweep, mode)
+    timings = timings_of(table, sweep, mode)
     if not timings.points:
         raise SelectionError(f"{sweep.name} was not timed in the mode {mode!r}")
     lengths, names = timings.points, timings.names
@@ -132,7 +132,7 @@ def headline_of_costs(order: list[RankInterval], timings: Timings) -> str:
     return cost_headline(proven, f"{first}, {speed(ratio(timings.advantage(REFERENCE, first)))}" if alone else "")
 
 
-def _timings(table: ResultTable, sweep: LengthSweep, mode: Mode) -> Timings:
+def timings_of(table: ResultTable, sweep: LengthSweep, mode: Mode) -> Timings:
     """The costs at the lengths at which the mode was timed."""
     found = {length: costs_by_variant(table, board_key, mode) for length, board_key in sweep.board_keys.items()}
     timed = {length: costs for length, costs in found.items() if any(each.cost is not None for each in costs.values())}

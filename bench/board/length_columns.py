@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..core.cell import REFERENCE
 from ..core.record import Outcome
-from ..score.cost import CAPPED, Mode
+from ..score.cost import CAPPED, Mode, RelativeCost
 from ..score.key import BoardKey
 from ..score.quality import describe_outcome
 from ..stats.format import duration, joules, memory, percent
@@ -127,8 +127,11 @@ def _complement(share: float | None) -> float | None:
 
 def _time(timings: Timings, length: int, name: str) -> TableCell:
     cost = timings.by_point[length].get(name)
-    if cost is None:
-        return EMPTY
+    return EMPTY if cost is None else time_cell(name, cost)
+
+
+def time_cell(name: str, cost: RelativeCost) -> TableCell:
+    """The time of the reference, the ratio of another to it, or why there is none."""
     if cost.outcome != Outcome.OK or cost.cost is None:
         words = describe_outcome(cost.outcome) if cost.outcome != Outcome.OK else "too few rounds"
         return TableCell(text=words, value=CAP if cost.outcome in CAPPED else None, note=cost.reason)

@@ -107,6 +107,12 @@ TOPICS: dict[str, Topic] = {
     "aa": Topic("A/A test", "fact", "{reference} under a second name is {ratio}: below {floor} all is a tie (≈)"),
     "floor": Topic("A/A test", "fact", "differences in time below {floor} make no rank and no crossover"),
     "power_of_times": Topic("power", "fact", "differences in time below {difference} would mostly be missed"),
+    "map": Topic(
+        "reading", "fact",
+        "time over {reference}'s, below 1 is faster; ≈: within the 95 % interval or the noise floor; intervals, memory "
+        "and ranks: `attnbench leaderboard --lengths`, or of one task as `--task '{task}'`",
+    ),
+    "map_warned": Topic("{warned}", "warning", "a warning on {some} of these {all} sweeps, whose own boards say more"),
     "signatures": Topic("score", "warning", "different scores, not to be compared: {signatures}"),
     "seeds_alone": Topic("intervals", "warning", "over seeds alone: there are no statistics of test examples"),
     "no_sentences": Topic("test sets", "warning", "rows without an interval have no statistics of sentences"),

@@ -16,7 +16,7 @@ from ..score.settings import LENGTH
 from ..stats.format import counted, listed
 from .abilities import ability_table, mechanism, told
 from .board import Board, Row, TableCell
-from .report import BoardSummary, FigureRow, FigureRows, Overview, Report, SummaryGroup
+from .report import COST_MAP, BoardSummary, FigureRow, FigureRows, Overview, Report, SummaryGroup
 
 MOST_VARIANTS = 12
 """So many variants a picture of points shows; with more they cannot be told apart."""
@@ -74,7 +74,10 @@ def overview_of(reports: Sequence[Report]) -> Overview:
         groups.setdefault(_group_of(report), []).append(report)
     suites = {report.group for report in reports}
     # of two suites the sort above has put first what tells more
-    ordered = sorted(groups.items(), key=lambda item: (_is_folded(item[0]), item[0] == COST, item[0] not in suites))
+    ordered = sorted(
+        groups.items(),
+        key=lambda item: (_is_folded(item[0]), item[0] == COST, item[0] == COST_MAP, item[0] not in suites),
+    )
     shown = [report for title, members in ordered if not _is_folded(title) for report in members]
     quality, by_length, length_words = _by_length(shown)
     pareto, pareto_words = _pareto(shown)

@@ -12,6 +12,9 @@ from typing import Any, Literal
 
 from .board import Board
 
+COST_MAP = "Cost over lengths and settings"
+"""The group of maps of costs, which stand for the boards of cost alone."""
+
 FigureRow = dict[str, Any]
 """A row of a table: a value by column."""
 

@@ -15,6 +15,7 @@ from ..store.record_files import FOLDER
 from ..store.store import Store
 from ..store.table import ResultTable, table_of
 from .board import Board
+from .cost_map import boards_of_sweeps
 from .length_board import boards_over_lengths
 from .serving_board import board_for_serving, serving_sweeps
 from .suite_board import board_for_suite
@@ -63,7 +64,7 @@ def scored(
     # each of its batches would have a board over lengths, of the same numbers; `lengths` asks for these
     shown = {board_key for sweep in served for board_key in sweep.board_keys.values()}
     boards += [board_for_serving(table, sweep) for sweep in served]
-    return boards + boards_over_lengths(table, sorted(set(untrained) - shown), mode, least=1)
+    return boards + boards_of_sweeps(table, sorted(set(untrained) - shown), mode)
 
 
 def read_store(store: Store, option: str = "--results") -> tuple[ResultTable, StoredPredictions]:

@@ -188,7 +188,8 @@ RUN: Mapping[str, tuple[Any, object]] = {
         Annotated[
             str | None,
             typer.Option(
-                autocompletion=completion.variants, help="Variants, such as `rela,linear` or `local\\[flange=64,128]`."
+                autocompletion=completion.variants,
+                help="Variants, such as `rela,linear` or `local\\[flange=64,128]`; also `mine.py:MyAttention`.",
             ),
         ],
         None,

@@ -7,11 +7,11 @@
   const overview = $("all-boards") && JSON.parse($("all-boards").textContent);
   const parsed = new Map();
   // q: number of the board, -1 for the overview
-  const state = { q: 0, sort: "", dir: "", show: "", row: "", theme: "", notes: "", columns: "" };
+  const state = { q: 0, sort: "", dir: "", show: "", row: "", theme: "", notes: "", columns: "", only: "" };
 
   // characters that a cell of a table shows in one line
   const LONGEST_LINE = 40;
-  const KEPT = ["sort", "dir", "show", "row", "theme", "notes", "columns"];
+  const KEPT = ["sort", "dir", "show", "row", "theme", "notes", "columns", "only"];
 
   function make(tag, text, properties = {}) {
     const element = document.createElement(tag);
@@ -72,7 +72,7 @@
   // a step that the browser's button takes back
   function show(at) {
     const changed = at !== state.q;
-    Object.assign(state, { q: at, sort: "", dir: "", row: "" });
+    Object.assign(state, { q: at, sort: "", dir: "", row: "", only: "" });
     if (changed) history.pushState(null, "", address(at, KEPT));
     drawAll();
   }
@@ -98,9 +98,11 @@
     return board.columns.filter((c) => board.rows.some((row) => row.entries[c.name].text));
   }
 
-  // the columns that answer the board's question, or all of them
+  // the columns that answer the board's question, all of them, or the chosen ones where the board has any
   function drawnColumns(board) {
     if (state.columns === "all") return filledColumns(board);
+    const chosen = filledColumns(board).filter((c) => state.columns.split(",").includes(c.name));
+    if (chosen.length) return chosen;
     return board.columns.filter((c) => board.shownColumns.includes(c.name));
   }
 
@@ -167,7 +169,9 @@
       const line = make("tr", null, { className: row.kind });
       if (!state.sort && before !== null && before !== group) line.classList.add("cut");
       before = group;
-      line.append(make("td", row.place || (row.kind === "baseline" ? "·" : "–")));
+      const place = make("td", row.place || (row.kind === "baseline" ? "·" : "–"));
+      if (report().figures.length) place.prepend(picker(row.name));
+      line.append(place);
       const open = state.row === row.name;
       const button = make("button", row.name, { type: "button", "aria-expanded": String(open) });
       button.addEventListener("click", () => {
@@ -198,10 +202,36 @@
     table.classList.toggle("stacked", isTooWide());
     const wider = isTooWide();
     markMore();
-    const hidden = filledColumns(board).length - board.shownColumns.length;
-    $("more-columns").hidden = !hidden;
-    $("more-columns").textContent = state.columns === "all" ? "Fewer columns" : `${hidden} more column${hidden > 1 ? "s" : ""}`;
+    const hidden = filledColumns(board).length - columns.length;
+    const isFewer = state.columns === "all" && filledColumns(board).length > board.shownColumns.length;
+    $("more-columns").hidden = !hidden && !isFewer;
+    $("more-columns").textContent = isFewer ? "Fewer columns" : `${hidden} more column${hidden > 1 ? "s" : ""}`;
     $("count").textContent = `${rows.length} of ${board.rows.length} variants and baselines${wider ? "; scroll the table for more columns" : ""}`;
+  }
+
+  function picked() {
+    return state.only ? JSON.parse(state.only) : [];
+  }
+
+  // lays the rows that are ticked on one another: the figures show these alone
+  function picker(name) {
+    const words = `Show ${name} in the figures`;
+    const box = make("input", null, { type: "checkbox", checked: picked().includes(name), title: words });
+    box.setAttribute("aria-label", words);
+    box.addEventListener("change", () => {
+      const names = picked().filter((other) => other !== name).concat(box.checked ? [name] : []);
+      state.only = names.length ? JSON.stringify(names) : "";
+      drawAllFigures();
+      writeAddress();
+    });
+    return box;
+  }
+
+  // bluer is faster, more orange is slower; a factor of 16 is the deepest. No colour where nothing is told
+  function shade(cell, { text, value, note }) {
+    if (!value || !note || text.startsWith("≈")) return;
+    const share = Math.min(100, Math.round(25 * Math.abs(Math.log2(value))));
+    cell.style.background = `color-mix(in srgb, var(${value < 1 ? "--faster" : "--slower"}) ${share}%, transparent)`;
   }
 
   // a part is small and is not sorted
@@ -218,9 +248,12 @@
         const line = make("tr", null, { className: row.kind });
         line.append(make("td", row.kind === "baseline" ? "·" : ""), make("th", row.name, { scope: "row" }));
         for (const c of columns) {
-          const text = shown(row.entries[c.name]);
-          const words = text.length > LONGEST_LINE;
-          line.append(words ? make("td", text, { className: "words" }) : result(text));
+          const entry = row.entries[c.name];
+          const text = shown(entry);
+          const cell = text.length > LONGEST_LINE ? make("td", text, { className: "words" }) : result(text);
+          if (entry.note.length > 1) cell.title = entry.note;
+          if (c.unit === "× reference") shade(cell, entry);
+          line.append(cell);
         }
         body.append(line);
       }
@@ -252,7 +285,7 @@
     if (row.reason) inner.append(make("p", "Unranked: " + row.reason, { className: "long" }));
     if (commands[row.name]) inner.append(make("div", "Command that measures it again:"), make("pre", commands[row.name]));
     const own = records.filter((record) => record.variant === row.name);
-    inner.append(make("div", `${own.length} Records:`));
+    if (own.length) inner.append(make("div", `${own.length} Records:`));
     const list = make("ul");
     for (const s of own.slice(0, 200)) {
       const item = make("li");
@@ -384,8 +417,14 @@
     place.replaceChildren(...drawn);
     figures.forEach(([name, chart, sets], at) => {
       const [figure, mount] = [drawn[at], drawn[at].firstChild];
-      const rows = Object.fromEntries(sets.map((set) => [set, unpackedRows(data[set])]));
+      const wanted = ({ variant }) => !variant || !state.only || picked().includes(variant);
+      const rows = Object.fromEntries(sets.map((set) => [set, unpackedRows(data[set]).filter(wanted)]));
       const all = sets.flatMap((set) => rows[set]);
+      if (state.only && !all.some((row) => row.variant)) {
+        figure.hidden = true;
+        figure.dataset.ready = "yes";
+        return;
+      }
       const room = Math.max(180, mount.clientWidth - 62);
       const longest = Math.max(...all.map((row) => (row.variant || "").length));
       const columns = Math.max(1, Math.floor(mount.clientWidth / (34 + 6 * longest)));
@@ -505,6 +544,21 @@
     }));
   }
 
+  // shows or hides a column; what is chosen stays in the address
+  function chooser(name) {
+    const { board } = report();
+    const box = make("input", null, { type: "checkbox", checked: drawnColumns(board).some((c) => c.name === name) });
+    box.addEventListener("change", () => {
+      const kept = drawnColumns(board).map((c) => c.name).filter((other) => other !== name);
+      state.columns = [...kept, ...(box.checked ? [name] : [])].join(",");
+      drawTable();
+      // without any the table has those that it began with
+      if (!state.columns) drawNotes(board);
+      writeAddress();
+    });
+    return box;
+  }
+
   // the most important notes; the others in a section that opens
   function drawNotes({ notes }) {
     const lines = (chosen) => chosen.flatMap((note) => {
@@ -520,7 +574,14 @@
     const { board } = report();
     const columns = [board, ...board.parts].flatMap(filledColumns).filter((column) => column.description);
     const meanings = new Map(columns.map((column) => [column.heading, description(column)]));
-    const terms = [...meanings].flatMap(([heading, text]) => [make("dt", heading), make("dd", text)]);
+    const terms = [...meanings].flatMap(([heading, text]) => {
+      const [term, label] = [make("dt"), make("label")];
+      const own = filledColumns(board).find((column) => column.heading === heading);
+      if (own) label.append(chooser(own.name));
+      label.append(heading);
+      term.append(label);
+      return [term, make("dd", text)];
+    });
     $("columns").lastElementChild.replaceChildren(...terms);
     $("columns").hidden = !terms.length;
     $("noted").hidden = !notes.length && !terms.length;
@@ -608,6 +669,7 @@
     state.columns = state.columns === "all" ? "" : "all";
     drawTable();
     drawParts();
+    drawNotes(report().board);
     writeAddress();
   });
   $("table").parentElement.addEventListener("scroll", markMore);

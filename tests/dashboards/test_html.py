@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from attnbench.bench.board.board import Note
+from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
 from attnbench.bench.board.report import Report
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
@@ -300,6 +300,61 @@ def test_columns_that_do_not_answer_the_question_are_shown_on_request(
     opened.click("#more-columns")
     assert any("zeros" in text for text in heads.all_inner_texts()) and "columns=all" in opened.url
     assert opened.inner_text("#more-columns") == "Fewer columns"
+    opened.close()
+
+
+def test_a_column_is_chosen_by_its_box_and_stays_in_the_address(
+    browser: object, report: Report, tmp_path: Path
+) -> None:
+    columns = tuple(replace(column, description="described") for column in report.board.columns)
+    path = tmp_path / "columns.html"
+    path.write_text(html.render([replace(report, board=replace(report.board, columns=columns))]), encoding="utf-8")
+    opened = browser.new_page()
+    open_at(opened, path)
+    heads = opened.locator("#table thead th")
+    before = heads.all_inner_texts()
+    opened.click("#columns summary")
+    opened.locator("#columns dt", has_text="zeros").locator("input").uncheck()
+    assert heads.all_inner_texts() == [text for text in before if "zeros" not in text] != before
+    opened.reload()
+    assert "zeros" not in " ".join(heads.all_inner_texts()) and "columns=" in opened.url
+    opened.click("#columns summary")
+    opened.locator("#columns dt", has_text="zeros").locator("input").check()
+    assert sorted(heads.all_inner_texts()) == sorted(before)
+    opened.close()
+
+
+def test_rows_that_are_ticked_are_laid_on_one_another_in_the_figures(page: object) -> None:
+    def drawn_in(name: str) -> set[str]:
+        return set(page.locator(f"#figure-{name} .role-legend-label text").all_text_contents())
+
+    assert drawn_in("frontier") == {"entmax15", "softmax", HOSTILE}
+    for name in ("entmax15", HOSTILE):
+        page.get_by_label(f"Show {name} in the figures").check()
+    page.wait_for_function("document.querySelectorAll('#figure-frontier .role-legend-label text').length === 2")
+    assert drawn_in("frontier") == {"entmax15", HOSTILE}
+    # a figure without any of them is not there
+    assert not page.locator("#figure-curves").is_visible()
+    for name in (HOSTILE, "entmax15"):
+        page.get_by_label(f"Show {name} in the figures").uncheck()
+    page.wait_for_function("document.querySelectorAll('#figure-frontier .role-legend-label text').length === 3")
+    assert page.locator("#figure-curves").is_visible() and "only=" not in page.url
+
+
+def test_a_ratio_of_a_part_has_the_colour_of_its_size(browser: object, report: Report, tmp_path: Path) -> None:
+    column = Column(name="at_0", title="256", unit="× reference", better="lower")
+    cells = [TableCell(text=text, value=value, note="in full") for text, value in (("0.25", 0.25), ("≈0.90", 0.9))]
+    cells += [TableCell(text="30", value=30.0, note="in full"), TableCell(text="2 ms", value=1.0)]
+    rows = tuple(Row(name=f"v{at}", entries=(cell,)) for at, cell in enumerate(cells))
+    part = Board(name="map", title="map", question="", columns=(column,), ranked=(), unranked=rows)
+    path = tmp_path / "map.html"
+    path.write_text(html.render([replace(report, board=replace(report.board, parts=(part,)))]), encoding="utf-8")
+    opened = browser.new_page()
+    open_at(opened, path)
+    styles = opened.locator("#parts td:nth-child(3)").evaluate_all("all => all.map(one => one.style.background)")
+    assert "--faster" in styles[0] and "50%" in styles[0] and "--slower" in styles[2] and "100%" in styles[2]
+    assert styles[1] == styles[3] == ""
+    assert opened.locator("#parts td:nth-child(3)").first.get_attribute("title") == "in full"
     opened.close()
 
 

@@ -1,0 +1,204 @@
+"""The map of costs: all sweeps of one machine as one board, instead of a board for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..core.cell import REFERENCE
+from ..core.spec import Spec
+from ..score.cost import Mode, RelativeCost
+from ..score.key import BoardKey
+from ..stats.scoring import ratio
+from ..store.table import ResultTable
+from .board import Board, Column, Note, Row, TableCell
+from .cells import EMPTY, number_cell
+from .length_board import LengthSweep, board_for_lengths, modes_of, sweeps, timings_of
+from .length_columns import MODES, time_cell
+from .notes import note
+from .timing_notes import timing_notes
+from .timings import Timings
+from .version_notes import version_notes
+
+LEAST = 3
+"""So many sweeps of a machine are one map; fewer have a board each."""
+
+EVEN = "≈"
+
+Swept = Sequence[tuple[LengthSweep, Mode]]
+
+PLAIN = "plain"
+
+
+@dataclass(slots=True)
+class _Part:
+    """Columns side by side, each a setting or a length, with a cell for each variant."""
+
+    title: str
+    columns: list[Column] = field(default_factory=list)
+    cells: list[dict[str, TableCell]] = field(default_factory=list)
+
+
+def boards_of_sweeps(table: ResultTable, board_keys: list[BoardKey], mode: Mode | None = None) -> list[Board]:
+    """The boards of what was only timed, in `mode` or in all: a map for each machine with many sweeps."""
+    found: list[Board] = []
+    for machine, swept in by_machine(table, sweeps(table, board_keys, least=1), mode).items():
+        if len(swept) >= LEAST:
+            found.append(board_for_map(table, machine, swept))
+        else:
+            found += [board_for_lengths(table, sweep, each) for sweep, each in swept]
+    return found
+
+
+def by_machine(table: ResultTable, found: Sequence[LengthSweep], mode: Mode | None = None) -> dict[str, Swept]:
+    """The sweeps of each machine, with each mode that was timed."""
+    members: dict[str, list[tuple[LengthSweep, Mode]]] = {}
+    for sweep in found:
+        members.setdefault(sweep.machine, []).extend(
+            (sweep, each) for each in modes_of(table, sweep) if mode in (None, each)
+        )
+    return {machine: swept for machine, swept in members.items() if swept}
+
+
+def board_for_map(table: ResultTable, machine: str, swept: Swept) -> Board:
+    """Time over the reference's for each variant at each setting and length; nobody is ranked."""
+    parts: dict[str, _Part] = {}
+    codes: dict[str, dict[str, None]] = {}
+    warned: list[Note] = []
+    # the plainest first
+    for sweep, mode in sorted(swept, key=lambda member: (len(member[0].name), member[0].name)):
+        timings = timings_of(table, sweep, mode)
+        _add(parts, sweep, mode, timings)
+        for name in timings.names:
+            codes.setdefault(name, {}).setdefault(timings.implementation(name).partition(";")[0])
+        runs = [run for key in sweep.board_keys.values() for run in key.runs(table, "time")]
+        asked = [(key.task, key.preset) for key in sweep.board_keys.values()]
+        notes = (*timing_notes(timings, runs, machine, "length"), *version_notes(table, runs, asked))
+        warned += {one.topic: one for one in notes if one.warning}.values()
+    filled = {name: list(_filled(parts, name)) for name in codes}
+    names = sorted(filled, key=lambda name: (name != REFERENCE, _middle(filled[name]), name))
+    topics = dict.fromkeys(one.topic for one in warned)
+    columns = (
+        Column(name="faster", title="faster", better="higher", description=f"where it is faster than {REFERENCE}"),
+        Column(name="slower", title="slower", better="lower", description=f"where it is slower than {REFERENCE}"),
+        Column(name="least", title="at best", unit="× reference", better="lower", description="its lowest ratio"),
+        Column(name="most", title="at worst", unit="× reference", better="lower", description="its highest ratio"),
+        Column(name="implementation", title="ran as", description="code that was timed"),
+    )
+    words = table.machines[machine].words
+    return Board(
+        name=f"cost-map/{machine}",
+        title=f"cost by setting and length, {words}",
+        question=f"Where is each attention faster than {REFERENCE}, on {words}?",
+        headline=_headline(filled, codes),
+        ranked_by="faster",
+        columns=columns,
+        ranked=(),
+        unranked=tuple(Row(name=name, entries=_entries(name, filled[name], codes[name])) for name in names),
+        parts=tuple(_board(part, names) for part in parts.values()),
+        notes=(
+            note("map", task=swept[0][0].board_keys[min(swept[0][0].board_keys)].task),
+            *(
+                note("map_warned", warned=topic, some=sum(one.topic == topic for one in warned), all=len(swept))
+                for topic in topics
+            ),
+        ),
+    )
+
+
+def _add(parts: dict[str, _Part], sweep: LengthSweep, mode: Mode, timings: Timings) -> None:
+    """Lengths of one setting are a part; settings that were timed at one length share a part."""
+    key = next(iter(sweep.board_keys.values()))
+    spec = Spec.parse(key.task)
+    kept = tuple(p for p in spec.parameters if p[0] not in ("length", "memory_bytes", "mode"))
+    preset = Spec.parse(key.preset)
+    preset = Spec(preset.name, tuple(p for p in preset.parameters if p[0] != "length"))
+    setting = str(Spec(spec.name, kept))
+    several = len(timings.points) > 1
+    where = f" on {setting}" if several else f" on {spec.name} at length {timings.points[0]:,}"
+    title = f"{MODES[mode].one}{where}, preset {preset}"
+    part = parts.setdefault(title, _Part(title))
+    for length in timings.points:
+        named = f"{length:,}" if several else ", ".join(_words(*parameter) for parameter in kept) or PLAIN
+        part.columns.append(
+            Column(
+                name=f"at_{len(part.columns)}", title=named, unit="× reference", better="lower",
+                description=f"time of {MODES[mode].one} over {REFERENCE}'s, length {length:,}",
+            )
+        )  # fmt: skip
+        costs = timings.by_point[length]
+        part.cells.append({name: _cell(name, cost, timings) for name, cost in costs.items()})
+
+
+def _words(name: str, value: object) -> str:
+    """
+    >>> _words("causal", True), _words("input", "local"), _words("head_dim", 128)
+    ('causal', 'local', 'head_dim=128')
+    """
+    return name if value is True else value if isinstance(value, str) else f"{name}={value}"
+
+
+def _cell(name: str, cost: RelativeCost, timings: Timings) -> TableCell:
+    """The ratio as a number; marked where neither the interval nor the noise floor leaves a difference."""
+    told = time_cell(name, cost)
+    if name == REFERENCE or cost.cost is None or told.low is None:
+        return told
+    found = ratio(cost.cost)
+    even = abs(cost.cost.value) <= max(timings.floor, cost.cost.half_width())
+    return replace(told, text=EVEN * even + _digits(found.value), brief="", bare="", note=told.text)
+
+
+def _digits(times: float) -> str:
+    return f"{times:.{2 if times < 10 else 0}f}"
+
+
+def _filled(parts: dict[str, _Part], name: str) -> Iterator[TableCell]:
+    return (cells[name] for part in parts.values() for cells in part.cells if name in cells)
+
+
+def _middle(cells: Sequence[TableCell]) -> float:
+    logs = [math.log(cell.value) for cell in cells if cell.value]
+    return math.fsum(logs) / len(logs) if logs else math.inf
+
+
+def _told(cells: Sequence[TableCell]) -> tuple[int, int]:
+    """At how many settings it is faster and slower."""
+    apart = [cell.value for cell in cells if cell.value and not cell.text.startswith(EVEN)]
+    return sum(value < 1 for value in apart), sum(value > 1 for value in apart)
+
+
+def _entries(name: str, cells: Sequence[TableCell], codes: dict[str, None]) -> tuple[TableCell, ...]:
+    ran = TableCell(text=", ".join(filter(None, codes)))
+    if name == REFERENCE:
+        return TableCell(text="reference"), *[EMPTY] * 3, ran
+    values = [cell.value for cell in cells if cell.value]
+    counts = [TableCell(text=f"{count} of {len(cells)}", value=float(count)) for count in _told(cells)]
+    ends = [number_cell(end(values) if values else None, _digits) for end in (min, max)]
+    return *counts, *ends, ran
+
+
+def _headline(filled: dict[str, list[TableCell]], codes: dict[str, dict[str, None]]) -> str:
+    """Who is faster and who is slower wherever it was timed; plain code may be slow where the mechanism is not."""
+    groups: dict[str, list[str]] = {"Faster": [], "Slower": [], "depends": []}
+    for name in sorted(set(filled) - {REFERENCE}):
+        faster, slower = _told(filled[name])
+        every = len(filled[name])
+        eager = " (eager)" if slower and set(codes[name]) == {"eager"} else ""
+        groups["Faster" if faster == every else "Slower" if slower == every else "depends"].append(name + eager)
+    said = [f"{word} than {REFERENCE} wherever timed: {', '.join(groups[word])}." for word in ("Faster", "Slower")
+            if groups[word]]  # fmt: skip
+    if groups["depends"]:
+        said.append(f"By setting and length: {', '.join(groups['depends'])}.")
+    return " ".join(said)
+
+
+def _board(part: _Part, names: Sequence[str]) -> Board:
+    rows = [
+        Row(name=name, entries=tuple(cells.get(name, EMPTY) for cells in part.cells))
+        for name in names
+        if any(name in cells for cells in part.cells)
+    ]
+    return Board(
+        name=part.title, title=part.title, question="", columns=tuple(part.columns), ranked=(), unranked=tuple(rows)
+    )
