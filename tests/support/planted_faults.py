@@ -554,7 +554,7 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
 ]
 
 ALONE = {
-    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow, WrongDtype,
+    AlignedAtFirstKey, NanOnMaskedRow, UniformOnMaskedRow,
     FalselyIgnores, DeadParameter, ExactWithoutTwin, FusedBackwardWrong, WeightsOutside, WrongRows, OtherWeights,
     IgnoresBounds, BoundsOneTooWide, PacksAsOneSequence, PacksInOrderOfLength,
     DeniedSimplex, ForgetfulStep, UndeclaredState, FalseDensity, DropoutInEvaluation, NoDropout,
