@@ -51,7 +51,7 @@ def scored(
     if lengths:
         boards = boards_over_lengths(table, found, mode)
         if not boards:
-            text = "no task was timed at two lengths or more; run one with a range such as [length=256..4k]"
+            text = "no task was timed at two lengths or more; run one with a range such as [length=256..4096]"
             raise SelectionError(text)
         return boards
     curves, sets = StoredCurves(predictions.store), StoredSets(predictions.store)

@@ -76,9 +76,16 @@ def list_(
     for at, kind in enumerate(kinds):
         if what is None:
             say(("\n" if at else "") + kind.value)
-        rows = [(item.name, item.origin, item.problem or item.description) for item in listed[kind]]
         second = "tasks" if kind is What.PRESETS else "origin"
-        print_rows(rows, ("name", second, "description"), ["red" if item.problem else "" for item in listed[kind]])
+        # the origin of all that comes with attnbench would repeat one word on each line
+        origins = ["" if item.origin.partition(" ")[0] == "attnbench" else item.origin for item in listed[kind]]
+        columns = {
+            "name": [item.name for item in listed[kind]],
+            **({second: origins} if any(origins) else {}),
+            "description": [item.problem or item.description for item in listed[kind]],
+        }
+        rows = list(zip(*columns.values(), strict=True))
+        print_rows(rows, tuple(columns), ["red" if item.problem else "" for item in listed[kind]])
 
 
 def show(
