@@ -10,7 +10,7 @@ from ..core.cell import REFERENCE
 from ..core.spec import Spec
 from ..score.cost import Mode, RelativeCost
 from ..score.key import BoardKey
-from ..stats.scoring import ratio
+from ..stats.scoring import CAP, ratio
 from ..store.table import ResultTable
 from .board import Board, Column, Note, Row, TableCell
 from .cells import EMPTY, number_cell
@@ -146,7 +146,9 @@ def _cell(name: str, cost: RelativeCost, timings: Timings) -> TableCell:
         return told
     found = ratio(cost.cost)
     even = abs(cost.cost.value) <= max(timings.floor, cost.cost.half_width())
-    return replace(told, text=EVEN * even + _digits(found.value), brief="", bare="", note=told.text)
+    # a time beyond the cap counts as the cap, and is not known to be that
+    sign = EVEN if even else "≥ " if found.value >= CAP else ""
+    return replace(told, text=sign + _digits(found.value), brief="", bare="", note=told.text)
 
 
 def _digits(times: float) -> str:
@@ -181,16 +183,19 @@ def _entries(name: str, cells: Sequence[TableCell], codes: dict[str, None]) -> t
 def _headline(filled: dict[str, list[TableCell]], codes: dict[str, dict[str, None]]) -> str:
     """Who is faster and who is slower wherever it was timed; plain code may be slow where the mechanism is not."""
     groups: dict[str, list[str]] = {"Faster": [], "Slower": [], "depends": []}
+    settings = max(map(len, filled.values()))
     for name in sorted(set(filled) - {REFERENCE}):
         faster, slower = _told(filled[name])
         every = len(filled[name])
-        eager = " (eager)" if slower and set(codes[name]) == {"eager"} else ""
-        groups["Faster" if faster == every else "Slower" if slower == every else "depends"].append(name + eager)
+        remarks = [f"{every} of {settings}"] * (every < settings)
+        remarks += ["eager"] * (bool(slower) and set(codes[name]) == {"eager"})
+        said_of = f"{name} ({'; '.join(remarks)})" if remarks else name
+        groups["Faster" if faster == every else "Slower" if slower == every else "depends"].append(said_of)
     said = [f"{word} than {REFERENCE} wherever timed: {', '.join(groups[word])}." for word in ("Faster", "Slower")
             if groups[word]]  # fmt: skip
     if groups["depends"]:
         said.append(f"By setting and length: {', '.join(groups['depends'])}.")
-    return " ".join(said)
+    return " ".join([*said, f"Cells are time over {REFERENCE}'s: 0.25 is four times as fast."])
 
 
 def _board(part: _Part, names: Sequence[str]) -> Board:

@@ -31,8 +31,14 @@ class Topic(NamedTuple):
 TOPICS: dict[str, Topic] = {
     # nothing learned
     "not_judged": Topic("learned", "warning", "{reference} did not learn {tasks}: no variant is judged there"),
-    "learned": Topic("learned", "warning", "not every seed learned: {learned}; scores and ranks are of those that did"),
-    "learned_on": Topic("learned", "fact", "not every seed learned, and scores are of those that did: {tasks}"),
+    "learned": Topic(
+        "learned", "warning",
+        "not every seed learned: {learned}; values are means of the seeds that learned, of all where none did",
+    ),
+    "learned_on": Topic(
+        "learned", "fact",
+        "not every seed learned; values are means of the seeds that learned, of all where none did: {tasks}",
+    ),
     "no_gain": Topic("attention", "warning", "no gain is shown: {reference} less {no_attention}, {gap} {unit}"),
     # stale
     "stale": Topic(

@@ -168,12 +168,30 @@ def baseline_notes(
     levels: Iterable[tuple[ResultRow, Interval | None]], scores: Mapping[str, SeedScores], metric: Metric
 ) -> Iterator[Note]:
     """Which trained variants are no better than the best trivial predictor. A fact, and no bar to be shown."""
-    known = {run.variant: metric.sign * level.value for run, level in levels if level is not None}
+    known = dict(_known(levels, metric))
     if not known:
         return
     yield note("baselines")
     best = max(known, key=lambda name: known[name])
-    reached = {name: metric.sign * one.compared.mean for name, one in scores.items() if one.seeds}
-    beaten = sorted(name for name, value in reached.items() if value <= known[best])
+    beaten = sorted(name for name, value in _reached(scores, metric).items() if value <= known[best])
     if beaten:
         yield note("baseline", best=best, names=some(beaten), column=metric.name)
+
+
+def unbeaten(
+    levels: Iterable[tuple[ResultRow, Interval | None]], scores: Mapping[str, SeedScores], metric: Metric
+) -> str:
+    """A sentence on a trivial predictor that is as good as every trained variant; empty where one variant beats all."""
+    known, reached = dict(_known(levels, metric)), _reached(scores, metric)
+    if not known or not reached or max(reached.values()) > max(known.values()):
+        return ""
+    best = max(known, key=lambda name: known[name])
+    return f"No variant beats the rule {best} ({metric.value(metric.sign * known[best])})."
+
+
+def _known(levels: Iterable[tuple[ResultRow, Interval | None]], metric: Metric) -> Iterator[tuple[str, float]]:
+    return ((run.variant, metric.sign * level.value) for run, level in levels if level is not None)
+
+
+def _reached(scores: Mapping[str, SeedScores], metric: Metric) -> dict[str, float]:
+    return {name: metric.sign * one.compared.mean for name, one in scores.items() if one.seeds}

@@ -24,6 +24,7 @@ from .quality_notes import (
     interval_notes,
     learning_notes,
     seed_notes,
+    unbeaten,
 )
 from .setting_tables import setting_boards, setting_notes
 from .task_columns import ANSWERS, task_columns, verdict_on
@@ -86,15 +87,10 @@ def board_for_task(
         for run, level in trivial
     )
     unlearned = nothing_learned(context)
-    answer = (
-        ""
-        if unlearned
-        else (
-            quality_headline(verdicts, metric.margin_words(context.margin), behind=losses, missed=missed)
-            if ranked
-            else nothing_ranked(unranked)
-        )
-    )
+    answer = "" if unlearned or ranked else nothing_ranked(unranked)
+    if ranked and not unlearned:
+        said = quality_headline(verdicts, metric.margin_words(context.margin), behind=losses, missed=missed)
+        answer = " ".join(filter(None, [unbeaten(trivial, scores, metric), said]))
     board = Board(
         name=board_key.name,
         title=f"{board_key.task}, preset {board_key.preset}",

@@ -127,7 +127,8 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
                 description="share of allowed attention weights that are exactly zero"),
          mean("sparsity")),
         (Column(name="block_sparsity", title="zero blocks", unit="fraction", importance=5,
-                description="share of 64 × 64 blocks without a positive weight; only these can save time"),
+                description="share of 64 × 64 blocks without a positive weight; a kernel that works on tiles can skip "
+                "these alone"),
          mean("block_sparsity", block=64)),
         (Column(name="null_rate", title="null", unit="fraction", importance=6,
                 description="share of queries that attend to nothing"),
