@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from copy import deepcopy
 
@@ -215,7 +216,9 @@ def half(subject: Subject, claims: bool) -> Finding:
             continue
         size = float((found - exact).square().mean().sqrt() / exact.square().mean().sqrt())
         if not size <= HALF_ALLOWED:
-            text = f"{name} differs from float32 by {size:.2g}"
+            text = (
+                f"{name} differs from float32 by {size:.2g}" if math.isfinite(size) else f"{name} gives NaN or infinity"
+            )
             return Finding(
                 name="half precision", verdict="fails", size=size, text=text, program=_half_program(subject, name)
             )

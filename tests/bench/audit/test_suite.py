@@ -225,7 +225,7 @@ FAULTS = [
     (FromZero, "pieces", "prefill in pieces differs"),
     (Detached, "gradients", "not the derivative"),
     (NaNGradients, "empty rows", "gradients are NaN"),
-    (Overflowing, "half precision", "bfloat16 differs"),
+    (Overflowing, "half precision", "bfloat16 gives NaN or infinity"),
     (DocumentsOffByOne, "packed rows", "through document_ids one text moves another in its row"),
     (AbsoluteInRows, "packed rows", "through document_ids a text behind another differs from itself alone"),
     (IgnoredWindow, "window", "of 8 reaches 63 back: it is ignored"),
