@@ -123,7 +123,11 @@ def first_batch(spec: Spec, place: DataPlace) -> str:
     return content_hash([[part.tolist() for part in batch] for batch in (train, test)], 12)
 
 
-@pytest.mark.parametrize("name", TASKS_BY_NAME)
+@pytest.mark.parametrize(
+    "name",
+    # images of 128 × 128 are drawn in seconds each, by the code of lra-pathfinder
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "lra-pathx")) for name in TASKS_BY_NAME],
+)
 def test_the_first_batch_of_a_task_is_that_of_its_version(name: str, originals: DataPlace) -> None:
     if TASKS.build(TASKS_BY_NAME[name]).problem().objective == "translation" or name in SUBWORDS:
         pytest.importorskip("sentencepiece", reason="the extra translation is not installed")

@@ -85,6 +85,7 @@ def entry(board: Board, variant: str, column: str) -> TableCell:
     return row.entries[[c.name for c in board.columns].index(column)]
 
 
+@pytest.mark.slow  # 400 draws, each scored by sacrebleu
 def test_differences_vary_as_those_of_corpora_that_sacrebleu_scores_draw_by_draw(bench) -> None:
     news = Translated(bench).tested()["news"]
     lines, mine, its = references("news"), translations("news", 0.31, 4), translations("news", 0.30, 7)

@@ -93,6 +93,7 @@ def run(*arguments: str) -> str:
     return found.output
 
 
+@pytest.mark.slow  # a whole command
 def test_the_command_writes_a_page_and_pictures(tmp_path: Path) -> None:
     pytest.importorskip("altair", reason="the extra dashboard is not installed")
     pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")

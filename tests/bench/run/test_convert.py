@@ -104,6 +104,7 @@ class Layer(nn.Module):
 """
 
 
+@pytest.mark.slow  # a whole conversion
 def test_a_function_of_a_file_takes_the_place_of_softmax_and_a_layer_is_refused(checkpoint, text, tmp_path):
     (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
     store = Store(tmp_path / "results")

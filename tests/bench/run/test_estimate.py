@@ -75,6 +75,7 @@ def test_kernels_that_only_stand_in_are_counted_as_those_that_run(
     assert stood_in is not None and stood_in == work.answer(None)
 
 
+@pytest.mark.slow  # a whole command without a cache
 def test_a_plan_compiles_nothing_on_a_fresh_machine(tmp_path: Path) -> None:
     words = ["plan", "--variants", "rela,entmax15[impl=cpp]", "--task", "sweep", "--results", str(tmp_path / "results")]
     variables = {"HOME": str(tmp_path), "ATTNBENCH_CACHE": "", "XDG_CACHE_HOME": ""}
