@@ -40,7 +40,8 @@ def problem_of_variant(spec: Spec) -> str | None:
             variant = VARIANTS.build(resolved, AttentionShape(heads=2, head_dim=8, max_length=LENGTH, causal=True))
     except SelectionError as error:
         return problem_of_message(error)
-    output = variant(*torch.randn(3, 1, 2, LENGTH, 8), Mask(causal=causal))
+    hidden = {"hidden": torch.randn(1, LENGTH, 16)} if variant.takes_hidden else {}
+    output = variant(*torch.randn(3, 1, 2, LENGTH, 8), Mask(causal=causal), **hidden)
     return None if output.isfinite().all() else "its output is not finite"
 
 
