@@ -22,7 +22,7 @@ from ...variants.contract import AttentionShape, Layer, Mask, Variant, score_map
 from ..core.errors import SelectionError, Unsupported
 from ..core.spec import Value, value_text
 from ..measure.memory import storages
-from .convention import recognise, sees_future
+from .convention import recognise, says_causal, sees_future
 from .decoding import ALLOWED, Protocol, protocol
 from .search import parameters_of
 from .subject import Call, Convention, Inputs, Subject, called, draw, first_tensor, redraw_zeros
@@ -85,7 +85,7 @@ class Foreign(Variant):
         }
         said = ", ".join(f"{name}={text}" for name, text in texts.items())
         # who asks for a causal module and gets one that looks ahead has a defect, which the gate is to find
-        claims = any(arguments.get(name) is True for name in OF_THE_SHAPE["causal"])
+        claims = any(arguments.get(name) is True for name in OF_THE_SHAPE["causal"]) or says_causal(module)
         both = calls.looks_ahead and not found.causal and not claims
         adapter = ForeignLayer if found.kind == "layer" else ForeignAttention
         more = " · looks both ways" if both else calls.cache_text

@@ -11,6 +11,8 @@ from .experiment import Experiment, confirmed
 from .report import Finding
 from .subject import STILL, Subject, by_position, changed
 
+OFF_BY_ONE = "off by one"
+
 PREFIXES = (1, 3, 7, 15, 31, 32, 63)
 """Positions that are kept while all later ones change."""
 
@@ -28,10 +30,14 @@ def future(subject: Subject, claims: bool) -> Finding:
         text = f"leak in training alone, moves outputs by {found.size(subject):.2g}"
         return _failed(found, subject, found.size(subject), text)
     worst = max(range(len(sizes)), key=sizes.__getitem__)
-    if not claims:
-        text = "looks both ways (--causal makes it a leak)"
-        return Finding(name="future", verdict="note", size=sizes[worst], text=text)
     near, cause = distances(influence(subject))
+    if not claims and cause == OFF_BY_ONE:
+        text = "sees 1 position ahead and no further, as a causal mask that is off by one: "
+        text += "--causal makes it a leak, --no-causal accepts it"
+        return Finding(name="future", verdict="question", size=sizes[worst], text=text)
+    if not claims:
+        text = f"looks both ways, at {near} (a leak if it should be causal: --causal)"
+        return Finding(name="future", verdict="note", size=sizes[worst], text=text)
     text = f"leak at {near}{f' ({cause}?)' if cause else ''}, moves outputs by {sizes[worst]:.2g}"
     return _failed(experiments[worst], subject, sizes[worst], text)
 
@@ -94,7 +100,7 @@ def distances(moved: Tensor) -> tuple[str, str]:
     low, high, length = int(gaps.min()), int(gaps.max()), len(moved)
     words = f"distance {low}" if low == high else f"distance {low} to {high}"
     if high == 1:
-        return words, "off by one"
+        return words, OFF_BY_ONE
     # a Fourier transform has some factors of zero
     if len(gaps) > 0.9 * length * (length - 1) / 2:
         return words, "no mask, a mean or an FFT over all"

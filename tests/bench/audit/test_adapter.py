@@ -292,6 +292,27 @@ def test_a_layer_that_claims_causality_and_looks_ahead_is_found() -> None:
     assert quick_gate(as_variant(Both, "mine"), replace(SHAPE, causal=False, padding=True)) is None
 
 
+class SaysCausal(nn.Module):
+    """Says that it is causal, by the attribute that models of transformers have, and sees one position ahead."""
+
+    is_causal = True
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.inner = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        seen = torch.ones(length, length, dtype=torch.bool, device=x.device).tril(1)
+        values = self.inner(x)
+        return (values @ values.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ values
+
+
+def test_a_layer_that_says_it_is_causal_by_an_attribute_is_held_to_it() -> None:
+    failure = quick_gate(as_variant(SaysCausal, "mine"), replace(SHAPE, padding=False))
+    assert failure is not None and failure.property == "causal"
+
+
 def test_sharp_scores_behind_rounded_projections_are_no_fault() -> None:
     shape = AttentionShape(heads=6, head_dim=16, max_length=96, causal=True, padding=False)
     found = {each.property: each for each in examine(as_variant(UnitKeys, "mine"), shape)}

@@ -302,6 +302,16 @@ def test_a_finding_by_design_is_named_and_fails_nothing():
         report_of(OneAhead, by_design=["past"])
 
 
+def test_what_sees_one_position_ahead_and_claims_nothing_is_asked_about():
+    layer = OneAhead()
+    layer.causal = None  # it says nothing
+    asked = audit_module(layer, compile="")
+    (found,) = [each for each in asked.findings if each.name == "future"]
+    assert found.verdict == "question" and "--no-causal accepts it" in found.text and not asked
+    accepted = audit_module(layer, causal=False, compile="")
+    assert "future: by design, sees 1 position ahead" in str(accepted)
+
+
 def test_what_looks_both_ways_by_design_is_said_and_fails_nothing():
     layer = nn.Sequential(nn.Linear(32, 32), nn.Unflatten(1, (8, 8)), nn.Conv2d(8, 8, 1), nn.Flatten(1, 2))
     report = audit_module(layer, compile="")
