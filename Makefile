@@ -1,4 +1,4 @@
-# For a fresh machine: `make demo` in some minutes, and `make test` in five or more. They honour an existing pip configuration.
+# For a fresh machine: `make demo` in some minutes, and `make test` in four or more. They honour an existing pip configuration.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
