@@ -98,7 +98,7 @@ def main() -> None:
     file = Path(path)
     done = set()
     if not names and file.exists():
-        done = {json.loads(line)["model"] for line in file.read_text(encoding="utf-8").splitlines()}
+        done = {json.loads(line)["model"] for line in file.read_text(encoding="utf-8").split("\n") if line}
     for name in names or architectures():
         if name not in done:
             row = examined(name)

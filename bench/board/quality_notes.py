@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ..core.cell import NO_ATTENTION, REFERENCE
@@ -168,12 +169,11 @@ def baseline_notes(
     levels: Iterable[tuple[ResultRow, Interval | None]], scores: Mapping[str, SeedScores], metric: Metric
 ) -> Iterator[Note]:
     """Which trained variants are no better than the best trivial predictor. A fact, and no bar to be shown."""
-    known = dict(_known(levels, metric))
-    if not known:
+    best, level, reached = _best_rule(levels, scores, metric)
+    if not best:
         return
     yield note("baselines")
-    best = max(known, key=lambda name: known[name])
-    beaten = sorted(name for name, value in _reached(scores, metric).items() if value <= known[best])
+    beaten = sorted(name for name, value in reached.items() if value <= level)
     if beaten:
         yield note("baseline", best=best, names=some(beaten), column=metric.name)
 
@@ -182,16 +182,17 @@ def unbeaten(
     levels: Iterable[tuple[ResultRow, Interval | None]], scores: Mapping[str, SeedScores], metric: Metric
 ) -> str:
     """A sentence on a trivial predictor that is as good as every trained variant; empty where one variant beats all."""
-    known, reached = dict(_known(levels, metric)), _reached(scores, metric)
-    if not known or not reached or max(reached.values()) > max(known.values()):
+    best, level, reached = _best_rule(levels, scores, metric)
+    if not best or not reached or max(reached.values()) > level:
         return ""
-    best = max(known, key=lambda name: known[name])
-    return f"No variant beats the rule {best} ({metric.value(metric.sign * known[best])})."
+    return f"No variant beats the rule {best} ({metric.value(metric.sign * level)})."
 
 
-def _known(levels: Iterable[tuple[ResultRow, Interval | None]], metric: Metric) -> Iterator[tuple[str, float]]:
-    return ((run.variant, metric.sign * level.value) for run, level in levels if level is not None)
-
-
-def _reached(scores: Mapping[str, SeedScores], metric: Metric) -> dict[str, float]:
-    return {name: metric.sign * one.compared.mean for name, one in scores.items() if one.seeds}
+def _best_rule(
+    levels: Iterable[tuple[ResultRow, Interval | None]], scores: Mapping[str, SeedScores], metric: Metric
+) -> tuple[str, float, dict[str, float]]:
+    """The best trivial predictor, "" for none, its level, and those of the trained variants, all higher when better."""
+    known = {run.variant: metric.sign * level.value for run, level in levels if level is not None}
+    best = max(known, key=lambda name: known[name], default="")
+    reached = {name: metric.sign * one.compared.mean for name, one in scores.items() if one.seeds}
+    return best, known.get(best, -math.inf), reached
