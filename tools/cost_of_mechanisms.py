@@ -1,12 +1,12 @@
 """What a mechanism costs on a CPU: forward and backward of attention as multiples of softmax, for one variant or all.
 
-    OMP_NUM_THREADS=2 python tools/cost_of_mechanisms.py [--only "sigmoid;window"] [--eager] [--minutes 9.5]
+    OMP_NUM_THREADS=2 python tools/cost_of_mechanisms.py [--only "sigmoid;window"] [--forward] [--eager] [--minutes 9.5]
 
 A row is a variant, a column one of twelve settings: 8 × 8 heads of 256 and of 1,024 tokens, 1 × 8 of 4,096, 64 wide,
 all keys and causal, dropout of weights 0 and 0.1. Each setting is one interleaved run of
 `scaled_dot_product_attention` without dropout, the same a second time (the null control), and the variants by the code
-that `impl=auto` takes; `--eager` times each variant's definition beside it. Before it is timed, each is compared with
-its definition in float64 on a small input.
+that `impl=auto` takes; `--eager` times each variant's definition beside it, `--forward` the forward pass alone. Before
+it is timed, each is compared with its definition in float64 on a small input.
 
 A setting is appended to a file when it is measured, and not measured again: the same command goes on where it stopped,
 and ends with the table of all that is there. `--minutes` bounds one call; a setting that would not fit is left for the
@@ -63,8 +63,11 @@ class Subject:
     density: float
 
 
-def passes(attention: Callable[..., Tensor], inputs: list[Tensor], upstream: Tensor) -> list[Tensor]:
-    """Output and gradients."""
+def passes(attention: Callable[..., Tensor], inputs: list[Tensor], upstream: Tensor | None) -> list[Tensor]:
+    """Output and gradients; the output alone, as inference computes it, without `upstream`."""
+    if upstream is None:
+        with torch.no_grad():
+            return [attention(*inputs)]
     leaves = [x.detach().requires_grad_() for x in inputs]
     torch.manual_seed(0)
     output = attention(*leaves)
@@ -78,7 +81,9 @@ def drawn(batch: int, heads: int, length: int) -> tuple[list[Tensor], Tensor]:
     return [query, key, value], upstream
 
 
-def subject(name: str, impl: str, shape: tuple[int, int, int], causal: bool, rate: float) -> Subject | str:
+def subject(
+    name: str, impl: str, shape: tuple[int, int, int], causal: bool, rate: float, forward: bool
+) -> Subject | str:
     """The variant, compared with its definition; or the reason why there is none."""
     batch, heads, length = shape
     selection = (
@@ -90,7 +95,7 @@ def subject(name: str, impl: str, shape: tuple[int, int, int], causal: bool, rat
         variant = build(
             of, AttentionShape(heads=heads, head_dim=HEAD_DIM, max_length=tokens, causal=causal, dropout=dropout)
         )
-        return variant.train()
+        return variant.train(not forward)
 
     try:
         variant = made(length, rate)
@@ -103,26 +108,27 @@ def subject(name: str, impl: str, shape: tuple[int, int, int], causal: bool, rat
     worst = max(float((x - y).abs().max() / y.abs().max()) for x, y in zip(found, right, strict=True))
     if not worst < ALLOWED_ERROR:
         return f"{worst:.1e} away from float64; not timed"
-    inputs, upstream = drawn(batch, heads, length)
+    inputs, given = drawn(batch, heads, length)
     attention = lambda *x: variant(*x, Mask(causal=causal))  # noqa: E731
-    passes(attention, inputs, upstream)
+    passes(attention, inputs, None if forward else given)
     return Subject(
-        run=lambda: passes(attention, inputs, upstream),
+        run=lambda: passes(attention, inputs, None if forward else given),
         ran=variant.implementation,
         density=variant.density(variant.shape),
     )
 
 
-def measured(names: list[str], setting: tuple, eager: bool, seconds: float) -> dict[str, object]:
+def measured(names: list[str], setting: tuple, eager: bool, forward: bool, seconds: float) -> dict[str, object]:
     """One line of the file: ratios of processor time and of time, their quartiles, the code that ran."""
     (batch, heads, length), causal, rate = setting
-    inputs, upstream = drawn(batch, heads, length)
+    inputs, given = drawn(batch, heads, length)
+    upstream = None if forward else given
     whole = lambda *x: F.scaled_dot_product_attention(*x, is_causal=causal)  # noqa: E731
     work: dict[str, Pass] = dict.fromkeys((REFERENCE, AGAIN), lambda: passes(whole, inputs, upstream))
     rows: dict[str, dict[str, object]] = {REFERENCE: {"ran": "SDPA"}, AGAIN: {"ran": "SDPA"}}
     for name, impl in itertools.product(names, ("auto", "eager") if eager else ("auto",)):
         label = name if impl == "auto" else f"{name} · eager"
-        found = subject(name, impl, (batch, heads, length), causal, rate)
+        found = subject(name, impl, (batch, heads, length), causal, rate, forward)
         if isinstance(found, str):
             rows[label] = {"left out": found}
         elif impl == "auto" or found.ran != rows[name].get("ran"):
@@ -137,10 +143,10 @@ def measured(names: list[str], setting: tuple, eager: bool, seconds: float) -> d
         rows[label] |= {"ratio": statistics.median(ratios), "cpu_ratio": statistics.median(of_processor)}
         rows[label] |= {"quartiles": statistics.quantiles(ratios, n=4)[::2]}
     return {
-        **{"shape": [batch, heads, length], "causal": causal, "dropout": rate, "rounds": timing.rounds, "rows": rows},
-        **{"threads": torch.get_num_threads(), "softmax_ms": 1e3 * statistics.median(base.seconds)},
-        **{"others": str(timing.system_load), "torch": torch.__version__},
-        "capability": torch.backends.cpu.get_cpu_capability(),
+        **{"shape": [batch, heads, length], "causal": causal, "dropout": rate, "forward": forward},
+        **{"rounds": timing.rounds, "rows": rows, "threads": torch.get_num_threads()},
+        **{"softmax_ms": 1e3 * statistics.median(base.seconds), "others": str(timing.system_load)},
+        **{"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability()},
     }
 
 
@@ -174,6 +180,7 @@ def main() -> None:
     parser.add_argument("--only", default=";".join(NAMES), help="variants, separated by semicolons")
     parser.add_argument("--shapes", default="", help="of the settings, such as 8,8,1024;1,8,4096; all without it")
     parser.add_argument("--eager", action="store_true", help="time the definitions beside")
+    parser.add_argument("--forward", action="store_true", help="time the forward pass alone, in evaluation")
     parser.add_argument("--minutes", type=float, default=9.5, help="of one call")
     parser.add_argument("--seconds", type=float, default=35.0, help="of one setting, after its warm-up")
     parser.add_argument("--json", type=Path, default=Path("cost_of_mechanisms.jsonl"), help="one line for each setting")
@@ -182,7 +189,7 @@ def main() -> None:
     names = chosen.only.split(";")
     shapes = {tuple(map(int, each.split(","))) for each in chosen.shapes.split(";") if each} or set(SHAPES)
     text = chosen.json.read_text(encoding="utf-8") if chosen.json.is_file() else ""
-    lines = [json.loads(line) for line in text.split("\n") if line]
+    lines = [line for line in map(json.loads, filter(None, text.split("\n"))) if line["forward"] == chosen.forward]
     started, longest = time.monotonic(), 0.0
     for setting in SETTINGS:
         known = {
@@ -192,13 +199,14 @@ def main() -> None:
             for name in line["rows"]
         }
         missing = [name for name in names if name not in known]
-        if setting[0] not in shapes or not missing:
+        # dropout is of training alone
+        if setting[0] not in shapes or not missing or (chosen.forward and setting[2]):
             continue
         began = time.monotonic()
         if began - started + longest > 60 * chosen.minutes:
             print("The same command measures the other settings.")
             break
-        line = measured(missing, setting, chosen.eager, chosen.seconds)
+        line = measured(missing, setting, chosen.eager, chosen.forward, chosen.seconds)
         lines.append(line)
         with chosen.json.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

@@ -221,7 +221,9 @@ def _parameters(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     holders = [each for each, p in accepted_by(found).items() if each in CONFIGS and p.default is p.empty]
     for made_by in (*(kind_of_settings(found, each) for each in holders), found):
         told = {each: p.default for each, p in accepted_by(made_by).items() if each not in holders}
-        defaults |= {each: None if default is inspect.Parameter.empty else default for each, default in told.items()}
+        # what the shape gives has no default of its own: `[heads=4]` is kept, whatever the author's default is
+        free = {each for each, default in told.items() if default is inspect.Parameter.empty or each in ATTRIBUTE}
+        defaults |= {each: None if each in free else default for each, default in told.items()}
         hints = hints_of(made_by).items()
         kinds |= {each: kind for each, kind in hints if {kind} <= plain or set(typing.get_args(kind)) & plain}
     return defaults, kinds
@@ -293,6 +295,8 @@ def _describe(variant: Any, module: Any, calls: Calls, found: str) -> None:
 def _refusal(variant: Any, shape: AttentionShape) -> str | None:
     found: Convention = variant.calls.convention
     causal = shape.causal and bool(found.causal)
+    if shape.causal and variant.causality is None:
+        return "it looks both ways: later tokens change earlier outputs; `attnbench audit` says how far ahead"
     if shape.padding and (found.mask_ignored or not found.call(padded=True, causal=causal)):
         return "no argument that keeps padding out was found, and sequences differ in length here"
     if shape.dtype == "float64" and variant.calls.coarse:

@@ -101,7 +101,8 @@ def _print(report: CheckReport, brief: bool) -> None:
         skipped: dict[str, list[str]] = {}
         for setting, result in report.worst():
             if result.held is None:
-                skipped.setdefault(result.detail, []).append(result.property)
+                reasons = dict.fromkeys(each.detail for _, each in report.results if each.property == result.property)
+                skipped.setdefault("; ".join(reasons), []).append(result.property)
             if result.held is None or (brief and result.held):
                 continue
             style = STYLES[result.verdict]

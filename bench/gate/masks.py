@@ -380,16 +380,18 @@ def steps_equal_forward(case: Case) -> Answers:
 
 
 def _decoding_error(case: Case, found: Tensor, expected: Tensor) -> float:
-    """As `gap`; where float64 tells a wrong row by itself, of the rows nine in ten, if none is far off.
+    """As `gap`; where float64 tells a wrong row by itself, of the rows nine in ten, if hardly one is far off.
 
     A recurrence divides its output by its size, and where query and key are nearly at right angles, a sum over its
-    state is not rounded as the forward pass is.
+    state is not rounded as the forward pass is. Far off is a row whose two last keys have scores so near that rounding
+    chose the other one; a wrong position is more than one row in a thousand, since all heads and sequences have it.
     """
     error = gap(found, expected)
-    if case.dtype == torch.float64 or case.double is None or not 0 < error <= case.largest_tolerance:
+    if case.dtype == torch.float64 or case.double is None or not 0 < error < math.inf:
         return error
-    rows = (found - expected).double().abs().amax(-1).flatten()
-    return float(rows.quantile(0.9) / expected.double().abs().max())
+    rows = (found - expected).double().abs().amax(-1).flatten() / expected.double().abs().max()
+    far = int((rows > case.largest_tolerance).sum())
+    return error if far > len(rows) // 1000 else float(rows.quantile(0.9))
 
 
 def state_as_declared(case: Case) -> Answers:

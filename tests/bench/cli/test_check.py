@@ -54,3 +54,13 @@ def test_a_table_has_what_was_tested_and_each_reason_not_to_test_once(capsys: py
     assert "not applicable, no mask: a, b, c" in lines
     assert any("causal" in line and f"{SETTINGS[0]}: moves the past" in " ".join(line.split()) for line in lines)
     assert not any("95 long" in line for line in lines)
+
+
+def test_a_property_that_is_left_out_for_several_reasons_names_all(capsys: pytest.CaptureFixture[str]) -> None:
+    results = tuple(
+        (setting, GateResult(property="gradients", held=None, measured=math.nan, detail=reason))
+        for setting, reason in zip(SETTINGS, ("no mask", "no mask", "no heads"), strict=False)
+    )
+    held = GateResult(property="finite", held=True, measured=0.0, allowed=0.0, detail="")
+    check._print(CheckReport(name="mine", results=(*results, (SETTINGS[0], held)), seconds=1.0), False)
+    assert "not applicable, no mask; no heads: gradients" in capsys.readouterr().out.split("\n")

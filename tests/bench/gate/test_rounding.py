@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 from torch import Tensor
 
 from attnbench.bench.gate import masks, numerics, quick_gate
@@ -26,6 +29,20 @@ def test_a_first_step_whose_product_is_nearly_zero_is_no_fault_of_decoding(name:
     case = Case(name, shape, seed=seed)
     answers = [answer for each in case.cases for answer in masks.steps_equal_forward(each)]
     assert answers and all(answer.value <= answer.allowed for answer in answers)
+
+
+def test_a_step_that_chose_another_key_of_the_same_score_is_no_fault_of_decoding() -> None:
+    """One row of 2,400 is; a wrong step of all heads and sequences, and one that is no number, are faults."""
+    case = Case("topk", AttentionShape(heads=2, head_dim=8, max_length=400, causal=True), RunSetting(400))
+    expected = case.run(case.inputs(400, batch=3))
+    found = expected.clone()
+    found[0, 1, 300] += 0.01
+    assert masks._decoding_error(case, found, expected) <= case.tolerance
+    found[:, :, 301] += 0.01
+    assert masks._decoding_error(case, found, expected) > case.tolerance
+    found[:, :, 301] = expected[:, :, 301]
+    found[0, 1, 300] = torch.nan
+    assert masks._decoding_error(case, found, expected) == math.inf
 
 
 @pytest.mark.parametrize(("name", "seed", "dtype"), [
