@@ -102,7 +102,28 @@ def test_cost_may_come_from_a_sweep_where_the_task_was_not_timed_at_that_length(
     text = [q for q in everything if q.task == "lra-text"]
     found = board_for_choice(table, text, Requirements(length=4096), world.predictions, everything)
     assert [(r.name, r.entries[0].value) for r in found.ranked] == [("rela", pytest.approx(0.25)), ("softmax", 1.0)]
-    assert "from sweep (quick)" in found.notes[0].text
+    assert "from sweep (quick)" in text(found, "cost")
+    assert found.headline == "Take rela: a training step of attention alone is 4.00× faster. Judged on lra-text."
+    assert found.columns[0].title == "a training step of attention alone"
+    assert board(world).headline.startswith("Take hungry: a training step of the model is 2.50× faster")
+
+
+def test_a_time_beyond_the_cap_is_a_bound(bench) -> None:
+    b = bench()
+    b.time("softmax", TIMES, TIMES)
+    b.time("slow", [90 * t for t in TIMES], TIMES)
+    assert entry(board(b), "slow", "cost").text == "≥ 64× slower"
+
+
+def test_what_older_versions_measured_judges_nobody_beside_the_present(world) -> None:
+    world.task = "lra-image"
+    for name in ("softmax", "linear", "local"):
+        world.train(name, [], correct=[right(0.6)] * 3, digest="lane1.objective1.task1-d1-v1")
+    found = board(world)
+    # on lra-text, which is of version 0, local is worse
+    assert "local" in {row.name for row in found.ranked} and "lra-text" not in found.headline
+    assert "nobody is judged on lra-text" in text(found, "version")
+    assert "gap_lra-text_quick" not in [column.name for column in found.columns]
 
 
 def test_quality_that_nobody_measured_is_said(bench) -> None:

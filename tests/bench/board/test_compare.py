@@ -125,6 +125,23 @@ def test_costs_are_paired_by_round(bench) -> None:
 
 def test_within_the_noise_floor_is_the_same(bench) -> None:
     b = bench()
+def test_a_time_beyond_the_cap_is_a_bound(bench) -> None:
+    b = bench(task="sweep")
+    for name, factor in (
+        ("softmax", 1.0),
+        ("twice", 2.0),
+        ("half", 0.5),
+        ("late", 60.0),
+        ("slow", 90.0),
+        ("slower", 100.0),
+    ):
+        b.time(name, [factor * t for t in TIMES], TIMES)
+    assert "A training step of slow is ≥ 64× slower than that of softmax" in of(b, "slow").sentences[0]
+    assert "A training step of slow is ≥ 32.0× slower than that of twice" in of(b, "slow", "twice").sentences[0]
+    assert "A training step of late is ≥ 64× slower than that of half" in of(b, "late", "half").sentences[0]
+    assert "both take 64 times as long as the reference, or longer" in of(b, "slow", "slower").sentences[0]
+
+
     b.train("softmax", [0.6] * 3)
     null = [1.05 * t for t in TIMES]
     b.time("softmax", TIMES, TIMES, null)
