@@ -421,7 +421,13 @@ def test_a_reference_that_did_not_learn_is_said_first_and_nobody_is_no_worse(ben
     majority(b, 0.5)
     found = board(b, margin=20.0)
     assert found.headline.startswith("Even softmax learned nothing here (0 of 3 seeds above majority, 50.0)")
+    assert found.headline.endswith("so this board compares nothing.") and not found.learned
     assert entry(found, "rela", "verdict").text == "undecided" and row(found, "rela").place
+    # who learned what softmax did not is an answer
+    b.train("topk", [], correct=[flips(0.9)] * 3)
+    assert board(b).learned and board(b).headline.startswith(
+        "Even softmax learned nothing here (0 of 3 seeds above majority, 50.0). Better than softmax: topk. Undecided"
+    )
 
 
 def test_a_baseline_that_looks_at_the_input_is_a_bar_for_trainings_and_none_for_the_task(bench) -> None:
