@@ -140,7 +140,8 @@ def board_for_suite(
     verdicts = {name: found.verdict(metric.margin / metric.points) for name, found in compared.items()}
     missed = describe_gaps([found for name, found in compared.items() if verdicts[name] == "undecided"], metric)
     losses = describe_losses(compared, metric)
-    ahead = {task: _ahead(contrasts[task], complete, metric) for task in averaged if task in contrasts}
+    # the verdict on one task is that of its own board, which no suite declares
+    ahead = {task: _ahead(Contrasts(scores[task]), complete, metric) for task in averaged if task in scores}
     answer = (
         " ".join(
             [
