@@ -33,7 +33,7 @@ TOPICS: dict[str, Topic] = {
     "not_judged": Topic("learned", "warning", "{reference} did not learn {tasks}: no variant is judged there"),
     "learned": Topic(
         "learned", "warning",
-        "not every seed learned: {learned}; values are means of the seeds that learned, of all where none did",
+        "not every seed learned: {learned}; values are means of the seeds that learned, of all where none did{why}",
     ),
     "learned_on": Topic(
         "learned", "fact",

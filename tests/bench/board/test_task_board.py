@@ -439,6 +439,8 @@ def test_a_baseline_that_looks_at_the_input_is_a_bar_for_trainings_and_none_for_
     found = board(b)
     assert entry(found, "softmax", "learned").brief == "0 of 3" and row(found, "softmax").place
     assert found.learned and not found.headline.startswith("softmax did not learn")
+    why = "softmax is above majority, so the task counts as learned, but not above bag-of-bytes"
+    assert why in notes(found, "learned")
     # above the rule at one seed, and more than halfway from the majority to its best at all of them
     assert entry(found, "local", "learned").brief == "1 of 3" and not row(found, "local").place
 
