@@ -120,7 +120,7 @@ def board_for_suite(
          difference),
         *when(failed,
             Column(name="learned", title="learned", unit="seeds", better="higher", importance=1,
-                   description="trainings of these tasks that learned, with the exact 95 % interval of their share"),
+                   description="trainings here that learned, with the exact 95 % interval of the share that learns"),
             learned_at),
         *when(failed,
             Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=metric.better, importance=3,
