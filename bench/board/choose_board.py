@@ -23,7 +23,7 @@ from ..store.table import ResultTable
 from .board import Board, Column, Note, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, number_cell, ratio_cell, reference_cell
 from .columns import Cell, cells_of, finished, plain_columns
-from .length_columns import MODES
+from .length_columns import MODES, part_timed
 from .notes import note, some
 from .quality_notes import describe_correction
 from .timings import RAN_AS, Timings
@@ -108,9 +108,10 @@ def board_for_choice(
             return reference_cell(0.0)
         return difference_cell(metrics[board_key], found.between(name, REFERENCE).interval)
 
-    work, of_length = MODES[requirements.mode].one, f"at length {requirements.length:,}"
+    part = part_timed(timed.runs(table, "time"))
+    work, of_length = f"{MODES[requirements.mode].one} of {part}", f"at length {requirements.length:,}"
     columns: list[tuple[Column, Cell]] = [
-        (Column(name="cost", title=work, unit="× reference", better="lower", importance=0,
+        (Column(name="cost", title=work, short=part, unit="× reference", better="lower", importance=0,
                 description=f"time over {REFERENCE}'s {of_length}"),
          lambda name: _cost_cell(name, costs.get(name))),
         (Column(name="implementation", title="ran as", importance=1, description=RAN_AS),
@@ -151,7 +152,7 @@ def board_for_choice(
         title=title,
         question=f"Which attention costs least for {title} and is at most {' or '.join(margins)} worse "
         f"than {REFERENCE}?",
-        headline=_headline(ranked, unranked, judged, unlearned),
+        headline=_headline(ranked, unranked, judged, unlearned, work),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
@@ -286,7 +287,7 @@ def _cost_cell(name: str, cost: RelativeCost | None) -> TableCell:
 
 
 def _headline(
-    ranked: Sequence[Row], unranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequence[BoardKey]
+    ranked: Sequence[Row], unranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequence[BoardKey], work: str
 ) -> str:
     """Whom to take, or why nobody can say; of quality that nobody knows, who costs least."""
     open_reasons = [row.reason for row in unranked if any(word in row.reason for word in UNKNOWN)]
@@ -301,7 +302,7 @@ def _headline(
     if len(best) > 1:
         why = "equal in cost as far as can be told"
     else:
-        why = "no variant that fits costs less" if names == REFERENCE else best[0].entries[0].text
+        why = "no variant that fits costs less" if names == REFERENCE else f"{work} is {best[0].entries[0].text}"
     if judged:
         tasks = list(dict.fromkeys(key.task for key in judged))
         return f"Take {names}: {why}. Judged on {listed(tasks)}."

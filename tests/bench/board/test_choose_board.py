@@ -96,11 +96,11 @@ def test_a_length_that_nobody_timed_says_which_were(world) -> None:
 def test_cost_may_come_from_a_sweep_where_the_task_was_not_timed_at_that_length(world) -> None:
     world.task = "sweep"
     for name, factor in (("softmax", 1.0), ("rela", 0.25)):
-        world.time(name, [factor * t for t in TIMES], TIMES, setting={"length": 4096})
+        world.time(name, [factor * t for t in TIMES], TIMES, setting={"length": 4096, "level": "attention"})
     table = table_of(world.records)
     everything = board_keys(table)
-    text = [q for q in everything if q.task == "lra-text"]
-    found = board_for_choice(table, text, Requirements(length=4096), world.predictions, everything)
+    asked = [q for q in everything if q.task == "lra-text"]
+    found = board_for_choice(table, asked, Requirements(length=4096), world.predictions, everything)
     assert [(r.name, r.entries[0].value) for r in found.ranked] == [("rela", pytest.approx(0.25)), ("softmax", 1.0)]
     assert "from sweep (quick)" in text(found, "cost")
     assert found.headline == "Take rela: a training step of attention alone is 4.00× faster. Judged on lra-text."
