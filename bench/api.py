@@ -264,10 +264,11 @@ def choose(
     from .score.key import BoardFilter, board_keys
 
     limit = None if memory is None else bytes_of(str(memory))
-    table, predictions, keys = _answered(results, notice, filters)
-    others = board_keys(table, BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine")))
+    # a machine is asked for its speeds; quality may come from any
+    table, predictions, keys = _answered(results, notice, {**filters, "machine": None})
+    every = board_keys(table, BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine")))
     wanted = Requirements(length=tokens_of(length), mode=mode, memory_bytes=limit, margin=margin)
-    return board_for_choice(table, keys, wanted, predictions, others)
+    return board_for_choice(table, keys, wanted, predictions, every, predictions.store.root)
 
 
 def lengths_to_choose_at(
@@ -277,9 +278,9 @@ def lengths_to_choose_at(
     from .board.choose_board import lengths_timed
     from .score.key import BoardFilter, board_keys
 
-    table, _, keys = _answered(results, notice, filters)
-    others = board_keys(table, BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine")))
-    return lengths_timed(table, [*keys, *others])
+    table, _, _ = _answered(results, notice, {**filters, "machine": None})
+    wanted = BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine"))
+    return lengths_timed(table, board_keys(table, wanted))
 
 
 def check(

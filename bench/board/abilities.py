@@ -64,7 +64,7 @@ def ability_table(reports: Sequence[Report]) -> AbilityTable | None:
             known = {report.name: _cost_cells(report) for report in swept}
             best = max(swept, key=lambda report: (len(known[report.name].keys() & set(rows)), -len(report.name)))
             length = max(point["length"] for point in best.lengths)
-            unit = f"against {REFERENCE}, {best.timed_on}"
+            unit = f"{best.timed}, against {REFERENCE}"
             column = Ability(title=f"{title}, {length:,} tokens", report=best.name, unit=unit)
             columns.append((column, known[best.name]))
     rows.sort(key=lambda name: name != REFERENCE)

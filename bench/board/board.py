@@ -143,7 +143,7 @@ class Board:
     `baselines`: trivial predictors, for scale. `notes`: in order of priority, those of `parts` among them. `parts`:
     smaller boards of the same question, shown below it without ranks. `question`: heads the board, with task and preset
     in it. `headline`: the answer in one or two sentences, as far as the Records give one. `ranked_by`: name of the
-    column that ranks, empty for the first. `learned`: False where the reference did not learn the task.
+    column that ranks, empty for the first. `learned`: False where neither the reference learned the task nor a better.
     """
 
     name: str

@@ -24,6 +24,7 @@ from .board import Board
 from .cost_map import LEAST, Swept, board_for_map, by_machine
 from .crossover import crossover
 from .length_board import LengthSweep, board_for_lengths, sweeps
+from .length_columns import part_timed
 from .report import COST_MAP, FigureRow, Report, SettingCurves
 from .report_maps import Maps, attention_maps
 from .serving_board import ServingSweep, board_for_serving, serving_sweeps
@@ -110,7 +111,7 @@ def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step"
         name=board.name,
         board=board,
         lengths=tuple(_lengths(table, sweep, mode)),
-        timed_on=table.machines[board_keys[-1].machine].words,
+        timed=f"{part_timed(runs)} on {table.machines[board_keys[-1].machine].words}",
         commands=_commands(board_keys[-1], runs),
         **_origin(table, runs),
     )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import SelectionError
@@ -23,14 +24,15 @@ from ..store.table import ResultTable
 from .board import Board, Column, Note, Row, TableCell, split_by_rank
 from .cells import EMPTY, difference_cell, number_cell, ratio_cell, reference_cell
 from .columns import Cell, cells_of, finished, plain_columns
-from .length_columns import MODES
+from .length_columns import MODES, part_timed
 from .notes import note, some
 from .quality_notes import describe_correction
 from .timings import RAN_AS, Timings
+from .version_notes import describe_stale
 
 UNKNOWN = {
     "to compare": "not trained on every task that is judged",
-    "not shown": "not trained with enough seeds to show that they are no worse",
+    "not shown": "trained with too few seeds to tell",
     "not timed": "not timed at this length",
 }
 """Words of the reasons that leave a question open, and what they say of several variants."""
@@ -76,21 +78,24 @@ def board_for_choice(
     asked: list[BoardKey],
     requirements: Requirements,
     predictions: Predictions,
-    others: Sequence[BoardKey] = (),
+    every: Sequence[BoardKey] = (),
+    folder: Path = Path("results"),
 ) -> Board:
     """Ranks by cost who was measured at the length, fits the memory, and is no worse on any task by the margin.
 
-    Quality is judged on every board asked for, cost on one of the length: times and memory of two shapes or machines
-    are never mixed. Where none asked for has the length, `others` are looked at, such as a sweep. Raises SelectionError
-    where nothing was timed at that length.
+    Quality is judged on every board asked for of the present version, or on all where none is; cost on one of the
+    length: times and memory of two shapes or machines are never mixed. Where none asked for has it, `every` is looked
+    at, such as a sweep. Raises SelectionError where nothing was timed at that length, saying what times it in `folder`.
     """
-    timed, left_out = _timed(table, asked, others, requirements)
+    timed, left_out = _timed(table, asked, every or asked, requirements, folder)
     costs = costs_by_variant(table, timed, requirements.mode)
     timings = Timings(table=table, by_point={requirements.length: costs})
     trained = sorted({replace(q, machine="") for q in asked if q.runs(table, "train")})
-    scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in trained}
+    current = [board_key for board_key in trained if not describe_stale(board_key.runs(table, "train"))] or trained
+    older = [board_key.task for board_key in trained if board_key not in current]
+    scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in current}
     judged = [board_key for board_key, found in scores.items() if not is_unlearned(found.get(REFERENCE))]
-    unlearned = [board_key for board_key in trained if board_key not in judged]
+    unlearned = [board_key for board_key in current if board_key not in judged]
     contrasts = {board_key: Contrasts(scores[board_key]) for board_key in judged}
     metrics = {board_key: metric_of(table, board_key) for board_key in judged}
     judged_by = list(metrics.values()) or [ACCURACY]
@@ -108,9 +113,10 @@ def board_for_choice(
             return reference_cell(0.0)
         return difference_cell(metrics[board_key], found.between(name, REFERENCE).interval)
 
-    work, of_length = MODES[requirements.mode].one, f"at length {requirements.length:,}"
+    part = part_timed(timed.runs(table, "time"))
+    work, of_length = f"{MODES[requirements.mode].one} of {part}", f"at length {requirements.length:,}"
     columns: list[tuple[Column, Cell]] = [
-        (Column(name="cost", title=work, unit="× reference", better="lower", importance=0,
+        (Column(name="cost", title=work, short=part, unit="× reference", better="lower", importance=0,
                 description=f"time over {REFERENCE}'s {of_length}"),
          lambda name: _cost_cell(name, costs.get(name))),
         (Column(name="implementation", title="ran as", importance=1, description=RAN_AS),
@@ -151,13 +157,14 @@ def board_for_choice(
         title=title,
         question=f"Which attention costs least for {title} and is at most {' or '.join(margins)} worse "
         f"than {REFERENCE}?",
-        headline=_headline(ranked, unranked, judged, unlearned),
+        headline=_headline(ranked, unranked, judged, unlearned, work),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
         notes=(
             *_notes(table, timed, left_out, judged, requirements),
             *([note("not_judged", tasks=some([key.task for key in unlearned]))] if unlearned else []),
+            *([note("not_judged_older", tasks=some(older))] if older else []),
             *([note("not_measured", what="memory")] if all(peak is None for peak in peaks.values()) else []),
             *(note("comparisons", corrected=describe_correction(found, rows)) for found in [*contrasts.values()][:1]),
             *(note("records", name=row.name, keys=", ".join(row.records)) for row in ranked),
@@ -181,27 +188,32 @@ def lengths_timed(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[Mo
     return found
 
 
+def command_for_times(mode: Mode, lengths: str, folder: Path) -> str:
+    """The command that times an operation by a sweep over these lengths, into that folder."""
+    task = f"sweep[length={lengths}{'' if mode == 'step' else f',mode={mode}'}]"
+    return shlex.join(["attnbench", "run", "--variants", "rela,linear", "--task", task, "--results", str(folder)])
+
+
 def _timed(
-    table: ResultTable, asked: Sequence[BoardKey], others: Sequence[BoardKey], requirements: Requirements
+    table: ResultTable, asked: Sequence[BoardKey], every: Sequence[BoardKey], requirements: Requirements, folder: Path
 ) -> tuple[BoardKey, list[BoardKey]]:
     """The board that the costs come from, and those that also have the length.
 
     That of the newest timings' machine; there a sweep before a task, the plainest shape, and the most variants.
     """
-    lengths = {board_key: _length(table, board_key) for board_key in (*asked, *others)}
     there = [
         board_key
-        for board_key, length in lengths.items()
-        if length == requirements.length
+        for board_key in every
+        if _length(table, board_key) == requirements.length
         and any(cost.cost is not None for cost in costs_by_variant(table, board_key, requirements.mode).values())
     ]
     there = [board_key for board_key in there if board_key in asked] or there
     if not there:
-        measured = ", ".join(f"{length:,}" for length in sorted({length for length in lengths.values() if length}))
+        measured = ", ".join(f"{length:,}" for length in lengths_timed(table, every).get(requirements.mode, []))
         raise SelectionError(
-            f"{MODES[requirements.mode].one} was not timed at length {requirements.length:,}; "
-            f"{f'lengths with timings: {measured}' if measured else 'nothing was timed at all'}; time it with "
-            f"`attnbench run --variants rela,linear --task 'sweep[length={requirements.length}]'`"
+            f"{MODES[requirements.mode].one} was not timed at length {requirements.length:,}"
+            f"{f'; lengths with timings: {measured}' if measured else ', nor at any other'}; time it with "
+            f"`{command_for_times(requirements.mode, str(requirements.length), folder)}`"
         )
     machine = max(there, key=lambda board_key: board_key.last_timing(table)).machine
 
@@ -269,7 +281,7 @@ def _quality_reason(
 
 
 def _first(reasons: Sequence[str]) -> str:
-    return reasons[0] + (f", and likewise on {counted(len(reasons) - 1, 'other task')}" if len(reasons) > 1 else "")
+    return reasons[0] + (f", and likewise on {counted(len(reasons) - 1, 'other board')}" if len(reasons) > 1 else "")
 
 
 def _unknown(contrasts: Contrasts, name: str) -> str:
@@ -286,14 +298,14 @@ def _cost_cell(name: str, cost: RelativeCost | None) -> TableCell:
 
 
 def _headline(
-    ranked: Sequence[Row], unranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequence[BoardKey]
+    ranked: Sequence[Row], unranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequence[BoardKey], work: str
 ) -> str:
     """Whom to take, or why nobody can say; of quality that nobody knows, who costs least."""
     open_reasons = [row.reason for row in unranked if any(word in row.reason for word in UNKNOWN)]
+    tasks = list(dict.fromkeys(key.task for key in judged))
     if [row.name for row in ranked] == [REFERENCE] and open_reasons:
-        tasks = list(dict.fromkeys(key.task for key in judged))
-        many = f" Name the tasks that matter, as in `--task {tasks[0]}`: {len(tasks)} are judged." if tasks[1:] else ""
-        return f"No answer, because {_open_question(open_reasons)}.{many}"
+        many = f" Judged on {listed(tasks)}: name those that matter, as in `--task {tasks[0]}`." if tasks[1:] else ""
+        return f"No answer: {_open_question(open_reasons)}.{many}"
     if not ranked:
         return "No variant fits."
     best = [row for row in ranked if row.group == ranked[0].group]
@@ -301,9 +313,8 @@ def _headline(
     if len(best) > 1:
         why = "equal in cost as far as can be told"
     else:
-        why = "no variant that fits costs less" if names == REFERENCE else best[0].entries[0].text
+        why = "no variant that fits costs less" if names == REFERENCE else f"{work} is {best[0].entries[0].text}"
     if judged:
-        tasks = list(dict.fromkeys(key.task for key in judged))
         return f"Take {names}: {why}. Judged on {listed(tasks)}."
     unjudged = f"{REFERENCE} did not learn {some([key.task for key in unlearned])}"
     reason = unjudged if unlearned else "no variant was trained here"
@@ -311,10 +322,10 @@ def _headline(
 
 
 def _open_question(reasons: Sequence[str]) -> str:
-    """What is unknown of variants, quality before cost, in words that follow `because`."""
+    """Why it is unknown of how many variants whether they fit, quality before cost."""
     counts = Counter(next(word for word in UNKNOWN if word in reason) for reason in reasons)
-    word = next(word for word in UNKNOWN if counts[word])
-    return f"{counts[word]} of {len(reasons)} open variants {'was' if counts[word] == 1 else 'were'} {UNKNOWN[word]}"
+    parts = [f"{n} {'was' if n == 1 else 'were'} {words}" for word, words in UNKNOWN.items() if (n := counts[word])]
+    return f"of {counted(len(reasons), 'variant')} that may fit, {listed(parts)}"
 
 
 def _notes(

@@ -19,7 +19,7 @@ from ..score.quality import Predictions, describe_outcome, scores_by_variant
 from ..stats.format import counted, in_a_line, listed, memory, speed
 from ..stats.power import MOST_SEEDS, POWER
 from ..stats.ranking import difference_is_proven
-from ..stats.scoring import Verdict, ratio
+from ..stats.scoring import CAP, Verdict, capped, ratio
 from ..store.table import ResultTable
 from .length_columns import MODES
 from .timings import Timings
@@ -239,17 +239,22 @@ def _cost(
         if timing.cost is None:
             why = describe_outcome(timing.outcome) if timing.outcome != Outcome.OK else timing.reason
             return None, f"Speed cannot be compared: {timing.variant}: {why}."
+    beyond = [timing for timing in (mine, theirs) if timing.rank_cost == capped(None)]
+    if len(beyond) > 1:
+        return None, f"Speed cannot be compared: both take {CAP:.0f} times as long as the reference, or longer."
     gap = theirs.advantage_over(mine)
     found = ratio(gap)
+    # of a time beyond the cap the ratio is a bound
+    words = f"≥ {speed(found).removeprefix('≥ ')}" if beyond else speed(found)
     shared = mine.block and mine.block == theirs.block
     rounds = "the same rounds" if shared else "different rounds, each against the reference"
     if abs(gap.value) <= floor_of({one: mine, other: theirs}):
-        return found, f"Their {several} take the same time within the noise floor ({speed(found)}), in {rounds}."
+        return found, f"Their {several} take the same time within the noise floor ({words}), in {rounds}."
     doubt = "" if difference_is_proven(gap) else "; the interval does not exclude equal times"
     # plain code may be slow where the mechanism is not
     ran = " and ".join(f"{name} as {code}" for name, code in codes.items() if code)
     ran = f" Timed were {ran}." if ran else ""
-    return found, f"{work.capitalize()} of {one} is {_than(speed(found), '', other)}, in {rounds}{doubt}.{ran}"
+    return found, f"{work.capitalize()} of {one} is {_than(words, '', other)}, in {rounds}{doubt}.{ran}"
 
 
 def _than(words: str, noun: str, other: str) -> str:

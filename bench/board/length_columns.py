@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from ..stats.format import duration, joules, memory, percent
 from ..stats.intervals import Estimate
 from ..stats.scaling import exponent, log_cost
 from ..stats.scoring import CAP
+from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from .board import Column, TableCell
 from .cells import EMPTY, interval_cell, number_cell, ratio_cell, reference_cell
@@ -41,6 +42,12 @@ MODES: Mapping[Mode, Work] = {
     "forward": Work("a forward pass", "forward passes"),
     "decode": Work("a decoding step", "decoding steps"),
 }
+
+
+def part_timed(runs: Iterable[ResultRow]) -> str:
+    """The part of a model that these timings are of: a sweep names its level, a task trains the whole model."""
+    level = next((run.setting["level"] for run in runs if "level" in run.setting), "model")
+    return "attention alone" if level == "attention" else f"the {level}"
 
 
 def length_columns(timings: Timings, mode: Mode, max_length: BoardKey | None) -> list[tuple[Column, Cell]]:

@@ -31,9 +31,10 @@ class Topic(NamedTuple):
 TOPICS: dict[str, Topic] = {
     # nothing learned
     "not_judged": Topic("learned", "warning", "{reference} did not learn {tasks}: no variant is judged there"),
+    "not_judged_older": Topic("version", "fact", "nobody is judged on {tasks}: of older versions; --task TASK does so"),
     "learned": Topic(
         "learned", "warning",
-        "not every seed learned: {learned}; values are means of the seeds that learned, of all where none did",
+        "not every seed learned: {learned}; values are means of the seeds that learned, of all where none did{why}",
     ),
     "learned_on": Topic(
         "learned", "fact",

@@ -37,7 +37,10 @@ def learning_notes(context: BoardContext) -> Iterator[Note]:
     scored = {name: one for name, one in context.scores.items() if one.seeds and not all(one.learned)}
     if scored:
         learned = [f"{name} {sum(scored[name].learned)} of {len(scored[name].seeds)}" for name in sorted(scored)]
-        yield note("learned", learned=some(learned))
+        reference, (constant, trivial), why = scored.get(REFERENCE), context.bars, ""
+        if constant and trivial and reference and reference.has_learned and not any(reference.learned):
+            why = f"; {REFERENCE} is above {constant.name}, so the task counts as learned, but not above {trivial.name}"
+        yield note("learned", learned=some(learned), why=why)
     found = context.contrasts.to_reference(NO_ATTENTION) if context.without_attention else None
     if found is not None:
         # of the reference over the model without attention, in points

@@ -85,7 +85,7 @@ class Report:
     `quality`: the metric of the Pareto points and curves, with its unit; `better`: its good direction.
     `maps_left_out`: how many attention maps the page has no room for. `group`: what an overview lists it under, such
     as its suite. `newest`: when its newest Record was begun, in ISO form. `stale`: how many Records are of another
-    version than the present one, in words, empty for none. `timed_on`: the machine of a sweep, as a person names it.
+    version than the present one, in words, empty for none. `timed`: part of a model, and machine, of a sweep.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Report:
     group: str = ""
     newest: str = ""
     stale: str = ""
-    timed_on: str = ""
+    timed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ def board_for_suite(
          difference),
         *when(failed,
             Column(name="learned", title="learned", unit="seeds", better="higher", importance=1,
-                   description="trainings of these tasks that learned, with the exact 95 % interval of their share"),
+                   description="trainings here that learned, with the exact 95 % interval of the share that learns"),
             learned_at),
         *when(failed,
             Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=metric.better, importance=3,
@@ -140,7 +140,8 @@ def board_for_suite(
     verdicts = {name: found.verdict(metric.margin / metric.points) for name, found in compared.items()}
     missed = describe_gaps([found for name, found in compared.items() if verdicts[name] == "undecided"], metric)
     losses = describe_losses(compared, metric)
-    ahead = {task: _ahead(contrasts[task], complete, metric) for task in averaged if task in contrasts}
+    # the verdict on one task is that of its own board, which no suite declares
+    ahead = {task: _ahead(Contrasts(scores[task]), complete, metric) for task in averaged if task in scores}
     answer = (
         " ".join(
             [

@@ -88,14 +88,17 @@ def board_for_task(
     )
     unlearned = nothing_learned(context)
     answer = "" if unlearned or ranked else nothing_ranked(unranked)
-    if ranked and not unlearned:
+    is_told = not unlearned or "better" in verdicts.values()
+    if not is_told:
+        unlearned = unlearned.removesuffix(".") + ", so this board compares nothing."
+    elif ranked:
         said = quality_headline(verdicts, metric.margin_words(context.margin), behind=losses, missed=missed)
         answer = " ".join(filter(None, [unbeaten(trivial, scores, metric), said]))
     board = Board(
         name=board_key.name,
         title=f"{board_key.task}, preset {board_key.preset}",
         question=f"Which attention {metric.question} on {board_key.task} ({short_preset(board_key.preset)})?",
-        learned=not unlearned,
+        learned=is_told,
         headline=" ".join(filter(None, [unlearned if context.is_ranked else "", answer])),
         columns=plain_columns(columns, (metric.name, *ANSWERS)),
         ranked=ranked,
@@ -133,7 +136,7 @@ def nothing_learned(context: BoardContext) -> str:
         return ""
     return (
         f"Even {REFERENCE} learned nothing here ({sum(reference.above_by_seed)} of {len(reference.seeds)} seeds above "
-        f"{constant.name}, {context.metric.value(constant.score)}), so this board compares nothing."
+        f"{constant.name}, {context.metric.value(constant.score)})."
     )
 
 

@@ -75,7 +75,7 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
          partial(_level, context)),
         *when(any_unlearned,
             Column(name="learned", title="learned", unit="seeds", better="higher",
-                   description="seeds that learned, with the exact 95 % interval of their share",
+                   description="seeds that learned, with the exact 95 % interval of the share of seeds that learn",
                    note=LEARNED),
             partial(_learned, context)),
         *when(failed,

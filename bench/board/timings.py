@@ -9,6 +9,7 @@ from typing import Any
 from ..core.record import Outcome
 from ..score.cost import RelativeCost, floor_of
 from ..score.quality import describe_outcome
+from ..stats.format import percent
 from ..stats.intervals import Estimate, mean_of
 from ..store.table import ResultTable
 
@@ -96,9 +97,10 @@ def ran_as(code: str, density: float | None) -> str:
     """The code that ran, and the share of the scores that the mechanism says it computes.
 
     >>> ran_as("eager", 0.344), ran_as("cpp", 1.0), ran_as("", 0.5)
-    ('eager; computes 0.34', 'cpp', '')
+    ('eager; computes 34 % of the scores', 'cpp', '')
     """
-    return f"{code}; computes {density:.2g}" if code and density is not None and density < 1 else code
+    share = f"; computes {percent(density)} of the scores" if density is not None and density < 1 else ""
+    return code and code + share
 
 
 def format_point(point: object) -> str:

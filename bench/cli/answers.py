@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,24 +85,25 @@ def choose(
         results = filters.pop("results")
         # a margin is no filter
         filters.pop("margin")
-        _say_lengths(api.lengths_to_choose_at(results, notice=warn, **filters), results)
+        _say_lengths(api.lengths_to_choose_at(results, notice=warn, **filters), mode.value, results)
         return
     board = api.choose(length, mode=mode.value, memory=memory, notice=warn, **filters)
     show([board], format, all_notes=notes, columns=columns, command="choose")
 
 
-def _say_lengths(timed: Mapping[CostMode, Sequence[int]], results: Path) -> None:
+def _say_lengths(timed: Mapping[CostMode, Sequence[int]], asked: CostMode, results: Path) -> None:
     """Prints the lengths that `choose` can answer for, and a command that asks for one of them."""
+    from ..board.choose_board import command_for_times
     from ..board.length_columns import MODES
 
     if not timed:
         say(f"Nothing in {results} was timed. Time some variants over lengths first:")
-        say("  attnbench run --variants rela,linear --task 'sweep[length=256..4096]'")
+        say(f"  {command_for_times(asked, '256..4096', results)}")
         return
     say(f"`attnbench choose` can answer from {results}:")
     for mode, lengths in timed.items():
         say(f"  {MODES[mode].one} at {', '.join(f'{length:,}' for length in lengths)} tokens")
-    mode, lengths = next(iter(timed.items()))
+    mode = asked if asked in timed else next(iter(timed))
     words = "" if mode == "step" else f" --mode {mode}"
-    command = f"attnbench choose --length {lengths[-1]}{words} --results {results}"
+    command = f"attnbench choose --length {timed[mode][-1]}{words} --results {shlex.quote(str(results))}"
     say(f"Ask for one of them: `{command}`; --memory 8GiB and --margin 2 narrow the answer.")

@@ -12,12 +12,14 @@ LONGEST_LIST = 300
 
 
 def speed(ratio: Interval) -> str:
-    """A cost ratio to the reference, in the direction that reads well.
+    """A cost ratio to the reference, in the direction that reads well; at the cap it is a bound.
 
-    >>> speed(Interval(0.5, 0.45, 0.55)), speed(Interval(1.02, 0.99, 1.05)), speed(point(0.25))
-    ('2.00× faster (1.82–2.22)', '1.02× slower (0.99–1.05)', '4.00× faster')
+    >>> speed(Interval(0.5, 0.45, 0.55)), speed(Interval(1.02, 0.99, 1.05)), speed(point(0.25)), speed(point(64.0))
+    ('2.00× faster (1.82–2.22)', '1.02× slower (0.99–1.05)', '4.00× faster', '≥ 64× slower')
     """
-    return _direction(ratio, "faster", "slower")
+    from .scoring import CAP  # late, since commands that only count need no numpy
+
+    return _direction(ratio, "faster", "slower") if round(ratio.value, 9) < CAP else f"≥ {CAP:.0f}× slower"
 
 
 def memory(times: float) -> str:

@@ -119,6 +119,9 @@ def test_compare_and_choose_answer_from_the_same_records(results):
     board = attnbench.choose("512", results, task="sweep")
     assert [row.name for row in board.ranked] == ["linear", "softmax"]
     assert attnbench.choose(512, results, task="sweep") == board
+    # the machine is that of the costs; the task was not timed there
+    assert attnbench.choose(512, results, task="lra-text", machine="box-1").ranked
+    assert api.lengths_to_choose_at(results, task="lra-text", machine="box-1") == {"step": [512]}
     with pytest.raises(SelectionError, match="a length such as 512 or 16k"):
         attnbench.choose("long", results)
     with pytest.raises(SelectionError, match="at length 32,768"):

@@ -163,12 +163,13 @@ def test_lengths_that_pay_are_marked(bench) -> None:
     for length, factor in ((256, 2.0), (1024, 0.5)):
         b.task = f"sweep[length={length}]"
         b.time("softmax", TIMES, TIMES, setting={"length": length})
-        b.time("linear", [factor * t for t in TIMES], TIMES, setting={"length": length})
+        setting = {"length": length, "level": "attention"}
+        b.time("linear", [factor * t for t in TIMES], TIMES, setting=setting)
     table = table_of(b.records)
     (sweep,) = sweeps(table, board_keys(table))
     found = report_for_sweep(table, sweep)
     spots = [(s["length"], s["pays"]) for s in found.lengths if s["variant"] == "linear"]
-    assert spots == [(256, False), (1024, True)] and found.timed_on == "Abacus 9, 2 cores"
+    assert spots == [(256, False), (1024, True)] and found.timed == "attention alone on Abacus 9, 2 cores"
 
 
 @pytest.fixture

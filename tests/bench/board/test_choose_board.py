@@ -1,6 +1,7 @@
 """The short list for requirements, and the reason of every variant that is not on it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def test_what_ran_stands_beside_each_cost(bench) -> None:
     b.time("window", TIMES, TIMES, more=half, implementation="cpp")
     found = board(b)
     assert [entry(found, name, "implementation").text for name in ("softmax", "window")] == [
-        "sdpa", "cpp; computes 0.34",
+        "sdpa", "cpp; computes 34 % of the scores",
     ]  # fmt: skip
 
 
@@ -89,20 +90,47 @@ def test_without_a_limit_memory_is_no_reason(world) -> None:
 def test_a_length_that_nobody_timed_says_which_were(world) -> None:
     with pytest.raises(SelectionError, match="not timed at length 16,384; lengths with timings: 512"):
         board(world, length=16384)
-    with pytest.raises(SelectionError, match="a decoding step was not timed at length 512"):
-        board(world, mode="decode")
+    # the command is of the mode and the folder that were asked for
+    table = table_of(world.records)
+    wanted = Requirements(length=512, mode="decode")
+    with pytest.raises(
+        SelectionError,
+        match=r"a decoding step was not timed at length 512, nor at any other; .*=512,mode=decode\]' --results mine`",
+    ):
+        board_for_choice(table, board_keys(table), wanted, world.predictions, folder=Path("mine"))
 
 
 def test_cost_may_come_from_a_sweep_where_the_task_was_not_timed_at_that_length(world) -> None:
     world.task = "sweep"
     for name, factor in (("softmax", 1.0), ("rela", 0.25)):
-        world.time(name, [factor * t for t in TIMES], TIMES, setting={"length": 4096})
+        world.time(name, [factor * t for t in TIMES], TIMES, setting={"length": 4096, "level": "attention"})
     table = table_of(world.records)
     everything = board_keys(table)
-    text = [q for q in everything if q.task == "lra-text"]
-    found = board_for_choice(table, text, Requirements(length=4096), world.predictions, everything)
+    asked = [q for q in everything if q.task == "lra-text"]
+    found = board_for_choice(table, asked, Requirements(length=4096), world.predictions, everything)
     assert [(r.name, r.entries[0].value) for r in found.ranked] == [("rela", pytest.approx(0.25)), ("softmax", 1.0)]
-    assert "from sweep (quick)" in found.notes[0].text
+    assert "from sweep (quick)" in text(found, "cost")
+    assert found.headline == "Take rela: a training step of attention alone is 4.00× faster. Judged on lra-text."
+    assert found.columns[0].title == "a training step of attention alone"
+    assert board(world).headline.startswith("Take hungry: a training step of the model is 2.50× faster")
+
+
+def test_a_time_beyond_the_cap_is_a_bound(bench) -> None:
+    b = bench()
+    b.time("softmax", TIMES, TIMES)
+    b.time("slow", [90 * t for t in TIMES], TIMES)
+    assert entry(board(b), "slow", "cost").text == "≥ 64× slower"
+
+
+def test_what_older_versions_measured_judges_nobody_beside_the_present(world) -> None:
+    world.task = "lra-image"
+    for name in ("softmax", "linear", "local"):
+        world.train(name, [], correct=[right(0.6)] * 3, digest="lane1.objective1.task1-d1-v1")
+    found = board(world)
+    # on lra-text, which is of version 0, local is worse
+    assert "local" in {row.name for row in found.ranked} and "lra-text" not in found.headline
+    assert "nobody is judged on lra-text" in text(found, "version")
+    assert "gap_lra-text_quick" not in [column.name for column in found.columns]
 
 
 def test_quality_that_nobody_measured_is_said(bench) -> None:
@@ -157,7 +185,7 @@ def test_what_is_proven_worse_is_said_before_what_is_undecided_or_unknown(world)
             world.train("linear", [], correct=[right(share)] * 3)
     reasons = {row.name: row.reason for row in board(world).unranked}
     assert reasons["linear"] == "worse than softmax by more than 1 point on lra-listops"
-    assert reasons["rela"] == "no accuracy to compare on lra-image: not trained, and likewise on 1 other task"
+    assert reasons["rela"] == "no accuracy to compare on lra-image: not trained, and likewise on 1 other board"
 
 
 def test_a_margin_of_points_is_none_of_bits() -> None:
@@ -194,9 +222,15 @@ def test_what_nobody_knows_is_no_answer_and_the_tasks_are_asked_for(world) -> No
     world.task = "lra-image"
     world.train("softmax", [], correct=[right(0.6)] * 3)
     assert board(world).headline == (
-        "No answer, because 4 of 4 open variants were not trained on every task that is judged. Name the tasks that "
-        "matter, as in `--task lra-image`: 2 are judged."
+        "No answer: of 4 variants that may fit, 4 were not trained on every task that is judged. Judged on lra-image "
+        "and lra-text: name those that matter, as in `--task lra-image`."
     )
+    # two presets of a task are two boards of one task
+    world.preset = "quick[steps=9]"
+    world.train("softmax", [], correct=[right(0.6)] * 3)
+    assert "Judged on lra-image and lra-text: name" in board(world).headline
+    reasons = {row.name: row.reason for row in board(world).unranked}
+    assert reasons["rela"] == "no accuracy to compare on lra-image: not trained, and likewise on 1 other board"
 
 
 def test_one_open_variant_among_the_failed_is_no_answer(bench) -> None:
@@ -211,5 +245,5 @@ def test_one_open_variant_among_the_failed_is_no_answer(bench) -> None:
     for name in ("softmax", "linear"):
         only.time(name, TIMES, TIMES)
     assert board(only).headline == (
-        "No answer, because 1 of 1 open variants was not trained on every task that is judged."
+        "No answer: of 1 variant that may fit, 1 was not trained on every task that is judged."
     )

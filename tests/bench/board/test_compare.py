@@ -106,7 +106,9 @@ def test_a_ratio_of_times_says_which_code_ran(bench) -> None:
     b.time("softmax", TIMES, TIMES, implementation="sdpa")
     b.time("window", [3 * t for t in TIMES], TIMES, more=half, implementation="eager")
     said = of(b, "window", "softmax").sentences[0]
-    assert said.endswith("in the same rounds. Timed were window as eager; computes 0.34 and softmax as sdpa.")
+    assert said.endswith(
+        "in the same rounds. Timed were window as eager; computes 34 % of the scores and softmax as sdpa."
+    )
 
 
 def test_costs_are_paired_by_round(bench) -> None:
@@ -121,6 +123,23 @@ def test_costs_are_paired_by_round(bench) -> None:
     assert (found.step_time.low, found.step_time.high) == pytest.approx((0.5, 0.5))
     assert found.sentences[-2] == "A training step of topk is 2.00× faster than that of rela, in the same rounds."
     assert found.sentences[-1] == "A training step of topk needs 4.00× more peak memory than that of rela."
+
+
+def test_a_time_beyond_the_cap_is_a_bound(bench) -> None:
+    b = bench(task="sweep")
+    for name, factor in (
+        ("softmax", 1.0),
+        ("twice", 2.0),
+        ("half", 0.5),
+        ("late", 60.0),
+        ("slow", 90.0),
+        ("slower", 100.0),
+    ):
+        b.time(name, [factor * t for t in TIMES], TIMES)
+    assert "A training step of slow is ≥ 64× slower than that of softmax" in of(b, "slow").sentences[0]
+    assert "A training step of slow is ≥ 32.0× slower than that of twice" in of(b, "slow", "twice").sentences[0]
+    assert "A training step of late is ≥ 64× slower than that of half" in of(b, "late", "half").sentences[0]
+    assert "both take 64 times as long as the reference, or longer" in of(b, "slow", "slower").sentences[0]
 
 
 def test_within_the_noise_floor_is_the_same(bench) -> None:

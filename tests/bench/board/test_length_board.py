@@ -150,6 +150,7 @@ def test_what_ran_stands_beside_the_ratio_and_eager_code_is_named_in_the_headlin
     found = board(b)
     texts = {name: row(found, name)["implementation"].text for name in ("softmax", "window", "band", "heavy")}
     assert texts == {
-        "softmax": "sdpa", "window": "cpp; computes 0.34", "band": "eager; computes 0.34", "heavy": "cpp",
+        "softmax": "sdpa", "window": "cpp; computes 34 % of the scores", "band": "eager; computes 34 % of the scores",
+        "heavy": "cpp",
     }  # fmt: skip
     assert "Slower than softmax: heavy, band (eager)." in found.headline

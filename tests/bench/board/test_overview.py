@@ -155,13 +155,13 @@ def test_the_first_table_says_who_is_better_at_what_and_at_which_cost() -> None:
             report("copy", {}, board=with_gaps("copy", gaps)),
             report("text", {}, board=with_gaps("text", bits, "lower")),
             report("old", {}, board=with_gaps("old", gaps), stale="older version"),
-            report("sweep/box/step", {}, lengths=tuple(timed), timed_on="Abacus 9, 2 cores"),
+            report("sweep/box/step", {}, lengths=tuple(timed), timed="attention alone on Abacus 9, 2 cores"),
         ]
     ).answer
     assert [(column.title, column.report) for column in found.columns] == [
         ("copy", "copy"), ("text", "text"), ("training step, 1,024 tokens", "sweep/box/step"),
     ]  # fmt: skip
-    assert found.columns[2].unit == "against softmax, Abacus 9, 2 cores"
+    assert found.columns[2].unit == "attention alone on Abacus 9, 2 cores, against softmax"
     shown = {name: [cell and (cell.text, cell.verdict) for cell in cells] for name, cells in found.rows}
     # fox is on one board alone; of two sets of parameters the plain name stands
     assert shown == {

@@ -7,6 +7,7 @@ import pytest
 from boards import entry, notes
 
 from attnbench.bench.board.suite_board import board_for_suite
+from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement
@@ -140,6 +141,22 @@ def test_a_suite_averages_one_code_of_a_variant(bench) -> None:
     (row,) = apart.unranked
     assert row.name == "rela" and "its code differs between the tasks, or the kernels do" in row.reason
     assert [r.name for r in apart.ranked] == ["linear", "softmax"]
+
+
+def test_the_verdict_on_one_task_is_that_of_its_own_board(bench) -> None:
+    """More declared variants lend a suite a narrower interval than the board of the task has."""
+    b = bench()
+    others = [f"other{at}" for at in range(8)]
+    for at, name in enumerate(("softmax", *others)):
+        spread = ((0, 1, -1), (1, -1, 0), (-1, 0, 1))[at % 3]
+        b.train(name, [], correct=[right(0.6 + (0.008 + 0.0005 * at) * sign) for sign in spread])
+    b.train("rela", [], correct=[right(0.634 + 0.01 * sign) for sign in (1, 0, -1)])
+    table = table_of(b.records)
+    (key,) = board_keys(table)
+    alone = board_for_task(table, key, predictions=b.predictions)
+    assert entry(alone, "rela", "verdict").text == "within 1 point"
+    found = board(b, declared=("softmax", "rela", *others))
+    assert entry(found, "rela", "gap").low > 0 and "Better than softmax on" not in found.headline
 
 
 def test_the_smallest_difference_of_averages_that_would_be_found_is_said(bench) -> None:

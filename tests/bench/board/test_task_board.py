@@ -44,7 +44,7 @@ def test_what_ran_and_computes_stands_beside_every_step_time(bench) -> None:
     b.time("rela", REFERENCE_TIMES, REFERENCE_TIMES, more=half, implementation="eager")
     found = board(b)
     assert [entry(found, name, "implementation").text for name in ("softmax", "rela", "entmax15")] == [
-        "eager", "eager; computes 0.34", "",
+        "eager", "eager; computes 34 % of the scores", "",
     ]  # fmt: skip
     assert "implementation" in [found.columns[at].name for at in found.shown_columns]
 
@@ -421,7 +421,13 @@ def test_a_reference_that_did_not_learn_is_said_first_and_nobody_is_no_worse(ben
     majority(b, 0.5)
     found = board(b, margin=20.0)
     assert found.headline.startswith("Even softmax learned nothing here (0 of 3 seeds above majority, 50.0)")
+    assert found.headline.endswith("so this board compares nothing.") and not found.learned
     assert entry(found, "rela", "verdict").text == "undecided" and row(found, "rela").place
+    # who learned what softmax did not is an answer
+    b.train("topk", [], correct=[flips(0.9)] * 3)
+    assert board(b).learned and board(b).headline.startswith(
+        "Even softmax learned nothing here (0 of 3 seeds above majority, 50.0). Better than softmax: topk. Undecided"
+    )
 
 
 def test_a_baseline_that_looks_at_the_input_is_a_bar_for_trainings_and_none_for_the_task(bench) -> None:
@@ -433,6 +439,8 @@ def test_a_baseline_that_looks_at_the_input_is_a_bar_for_trainings_and_none_for_
     found = board(b)
     assert entry(found, "softmax", "learned").brief == "0 of 3" and row(found, "softmax").place
     assert found.learned and not found.headline.startswith("softmax did not learn")
+    why = "softmax is above majority, so the task counts as learned, but not above bag-of-bytes"
+    assert why in notes(found, "learned")
     # above the rule at one seed, and more than halfway from the majority to its best at all of them
     assert entry(found, "local", "learned").brief == "1 of 3" and not row(found, "local").place
 

@@ -78,6 +78,10 @@ def test_choose_without_a_length_shows_what_it_can_answer() -> None:
     command = shown.output.split("`attnbench choose --length ")[1].split("`")[0]
     answer = CliRunner().invoke(app, ["choose", "--length", *shlex.split(command)])
     assert answer.exit_code == 0 and "Which attention costs least" in answer.output
+    shown = CliRunner().invoke(app, ["choose", "--results", RESULTS, "--mode", "decode"])
+    assert "--mode decode" in shown.output
+    shown = CliRunner().invoke(app, ["choose", "--results", f"{RESULTS}/facts", "--mode", "decode"])
+    assert f"mode=decode]' --results {RESULTS}/facts" in shown.output
 
 
 def test_a_plan_says_that_its_time_is_an_estimate_where_nothing_has_run(tmp_path: Path) -> None:
