@@ -14,7 +14,7 @@ from ..core.cell import REFERENCE
 from ..score.key import BoardKey
 from ..score.settings import LENGTH
 from ..stats.format import counted, listed
-from .abilities import ability_table, mechanism, told
+from .abilities import ability_table, told
 from .board import Board, Row, TableCell
 from .report import COST_MAP, BoardSummary, FigureRow, FigureRows, Overview, Report, SummaryGroup
 
@@ -200,8 +200,12 @@ def _by_length(reports: Sequence[Report]) -> tuple[str, FigureRows, str]:
     quality = with_lengths[0][0].quality
     shown = [pair for pair in with_lengths if pair[0].quality == quality][:MOST_PANELS]
     names = list(dict.fromkeys(name for report, _ in shown for name in _variants(report)))
-    wanted = [name for first in FIRST_LINES for name in names if mechanism(name) == first]
+    plain = {name: name.partition("[")[0] for name in names}
+    wanted = [name for first in FIRST_LINES for name in names if plain[name] == first]
     kept = [*wanted, *(name for name in names if name not in wanted)][:MOST_LINES]
+    # parameters are left out where nothing else has that name
+    plains = [plain[name] for name in kept]
+    short = {name: plain[name] if plains.count(plain[name]) == 1 else name for name in kept}
     titles = _titles([report for report, _ in shown])
     for (report, curves), title in zip(shown, titles, strict=True):
         trained = report.trained[0]["length"] if report.trained else None
@@ -214,7 +218,7 @@ def _by_length(reports: Sequence[Report]) -> tuple[str, FigureRows, str]:
                 "task": title,
                 "variant": name, "at": at, **{each: point[each] for each in ("value", "low", "high")},
                 "trained": trained,
-                "name": mechanism(name) if at == last else "",
+                "name": short[name] if at == last else "",
                 "name_at": ends.get(name) if at == last else None,
             }
             for name, at, point in points

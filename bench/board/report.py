@@ -165,7 +165,7 @@ class AbilityCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbilityTable:
-    """The first answer of a page: variant × ability. `rows`: a mechanism with a cell for each of `columns`, or None."""
+    """The first answer of a page: variant × ability. `rows`: a variant with a cell for each of `columns`, or None."""
 
     columns: tuple[Ability, ...]
     rows: tuple[tuple[str, tuple[AbilityCell | None, ...]], ...]
