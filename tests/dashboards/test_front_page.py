@@ -325,6 +325,26 @@ def test_figures_stand_before_notes_and_the_overview_before_its_figures_on_a_pho
     opened.close()
 
 
+@pytest.mark.parametrize(("width", "wide"), [(390, True), (1440, False)])
+def test_the_first_table_says_where_it_has_more_columns(
+    browser: object, tmp_path: Path, reports: list[Report], overview: Overview, width: int, wide: bool
+) -> None:
+    step, cells = overview.answer.columns[1], (AbilityCell(text="1.23× slower"),) * 7
+    table = AbilityTable(columns=(step,) * 7, rows=(("softmax", cells), ("local[flange=16,query_block=16]", cells)))
+    page_file = tmp_path / "index.html"
+    page_file.write_text(html.render(reports, replace(overview, answer=table)), encoding="utf-8")
+    opened = browser.new_page(viewport={"width": width, "height": 844})
+    open_at(opened, page_file)
+    more = opened.get_by_text("Scroll the table for more columns.")
+    assert more.is_visible() is wide and opened.locator("#answer .scroll.wider").count() == wide
+    opened.evaluate("document.querySelector('#answer .scroll').scrollLeft = 10000")
+    opened.wait_for_selector("#answer .scroll.wider", state="detached")
+    # a long name leaves room for numbers
+    name = opened.locator("#answer-table tbody th").last
+    assert (name.bounding_box()["width"] < 160) is wide and name.text_content() == "local[flange=16,query_block=16]"
+    opened.close()
+
+
 def test_paper_shows_folded_notes_in_black_and_no_controls(browser: object, file: Path) -> None:
     opened = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme="dark")
     open_at(opened, file, "#q=lra-text%2Fquick")
