@@ -127,7 +127,8 @@ def figure_specs(report: Report) -> dict[str, FigureSpec]:
             draw=curves,
             arguments=(quality, *kinds),
             data=tuple(f"curves_{kind}" for kind in kinds),
-            words="Validation during training: mean over seeds, with a band from the lowest to the highest seed.",
+            words="Validation during training: mean over the seeds that learned, of all where none did, with a band "
+            "from the lowest to the highest of them.",
         ),
         **{
             name.replace("_", "-"): FigureSpec(
@@ -370,7 +371,7 @@ def curves(quality: str, *kinds: str) -> Chart:
 
     titles = {"quality": f"validation {quality}", "loss": "validation loss"}
     panels = [panel(kind, titles[kind]) for kind in kinds]
-    return alt.vconcat(*panels).properties(title="Training: mean over seeds, band from lowest to highest")
+    return alt.vconcat(*panels).properties(title="Training: mean and range of the seeds that learned")
 
 
 def heads(quantity: str) -> Chart:

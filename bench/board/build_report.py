@@ -14,7 +14,7 @@ from ..core.record import Outcome
 from ..score.cost import Mode, controls, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.matched_budget import Curves
-from ..score.quality import Predictions, metric_of
+from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
 from ..score.settings import LENGTH, POSITION, by_seed, place_of, series_of
 from ..stats.scoring import ratio
 from ..store.learning_rates import extended, without_rates
@@ -66,7 +66,7 @@ def report_for_task(
         pareto=tuple(_pareto(board, metric)),
         heads=tuple(_heads(table, trained)),
         alphas=tuple(_alphas(table, trained)),
-        curves=tuple(_curves(trained, curves, metric)),
+        curves=tuple(_curves(scores_by_variant(table, board_key, predictions), curves, metric)),
         settings=tuple(_settings(table, board_key, board, metric)),
         trained=tuple(_trained_length(board, runs)),
         nulls=tuple(
@@ -184,13 +184,13 @@ def _layer_words(found: HeadMeasurement) -> str:
     return f"{found.attention} {int(found.layer)}".strip()
 
 
-def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator[FigureRow]:
+def _curves(scores: Mapping[str, SeedScores], read: Curves, metric: Metric) -> Iterator[FigureRow]:
+    """Of the seeds that learned, as all numbers of a board, or of all where none did."""
     wanted: list[tuple[Literal["quality", "loss"], str, float]] = [
         ("quality", f"validation_{metric.name}", metric.points), ("loss", "validation_loss", 1.0),
     ]  # fmt: skip
-    for variant, own in _by_variant(runs).items():
-        names = [run.artifacts["curve"] for run in own if "curve" in run.artifacts]
-        points = [point for found in map(read, names) for point in found or ()]
+    for variant, own in sorted(scores.items()):
+        points = [point for found in map(read, filter(None, own.compared.curves)) for point in found or ()]
         for quantity, key, scale in wanted:
             by_step: dict[int, list[float]] = {}
             for point in points:

@@ -27,7 +27,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "heads": ("variant", "quantity", "layer", "head", "value"),
     # the learned alpha of one head at one seed
     "alphas": ("variant", "layer", "head", "seed", "value"),
-    # mean over seeds at one training step, with the lowest and the highest seed, of `quantity`: quality or loss
+    # mean at one training step over the seeds that learned (all where none did), with the lowest and the highest of
+    # them, of `quantity`: quality or loss
     "curves": ("variant", "quantity", "step", "value", "low", "high"),
     # the reference against itself, in one block
     "nulls": ("block", "ratio", "low", "high"),

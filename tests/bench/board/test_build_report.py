@@ -102,6 +102,24 @@ def test_curves_band_from_the_lowest_seed_to_the_highest(bench) -> None:
     ]
 
 
+def test_curves_leave_out_seeds_that_did_not_learn_where_others_did(bench) -> None:
+    b = bench()
+    b.add(b.cell("majority", lane="baseline"), [Measurement.of("accuracy", 0.5, split="test", examples=1000)])
+    b.train("softmax", [0.9, 0.5, 0.92])
+    b.train("linear", [0.5, 0.5, 0.5])
+    files = {}
+    for at, record in enumerate(record for record in b.records if record.cell.lane == "train"):
+        record.artifacts["curve"] = f"{at}.json"
+        # each validation shows how the training ends
+        files[f"{at}.json"] = [{"step": 10, "validation_accuracy": (0.9, 0.5, 0.92, 0.5, 0.51, 0.49)[at]}]
+    table = table_of(b.records)
+    found = report_for_task(table, board_keys(table)[0], b.predictions, files.get).curves
+    assert {c["variant"]: (round(c["value"], 6), c["low"], c["high"]) for c in found} == {
+        "softmax": (91.0, 90.0, 92.0),
+        "linear": (50.0, 49.0, 51.0),
+    }
+
+
 def test_every_row_says_how_to_measure_it_again(world) -> None:
     found = report(world)
     assert found.commands["entmax[alpha=learned]"] == (
