@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..core.cell import REFERENCE
 from ..stats.format import point, speed
-from .board import Board, Row
+from .board import Board
 from .report import Ability, AbilityCell, AbilityTable, Report
 
 MOST_TASKS = 8

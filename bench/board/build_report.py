@@ -63,7 +63,7 @@ def report_for_task(
         board=board,
         quality=_with_unit(metric),
         better="lower" if metric.sign < 0 else "higher",
-        pareto=tuple(_pareto(board, metric)),
+        pareto=_pareto(board, metric),
         heads=tuple(_heads(table, trained)),
         alphas=tuple(_alphas(table, trained)),
         curves=tuple(_curves(scores_by_variant(table, board_key, predictions), curves, metric)),
@@ -147,7 +147,13 @@ def _origin(table: ResultTable, runs: Sequence[ResultRow]) -> dict[str, Any]:
     }
 
 
-def _pareto(board: Board, metric: Metric) -> Iterator[FigureRow]:
+def _pareto(board: Board, metric: Metric) -> tuple[FigureRow, ...]:
+    points = list(_points(board, metric))
+    named = _apart(points)
+    return tuple({**point, "name": point["variant"] if point["variant"] in named else ""} for point in points)
+
+
+def _points(board: Board, metric: Metric) -> Iterator[FigureRow]:
     for row in board.ranked:
         quality, cost, share = (board.cell(row, name) for name in (metric.name, "step_time", "frontier"))
         if quality.value is not None and cost.value is not None:
@@ -161,6 +167,24 @@ def _pareto(board: Board, metric: Metric) -> Iterator[FigureRow]:
                 "cost_high": cost.value if cost.high is None else cost.high,
                 "on_frontier": bool(share.note),
             }
+
+
+def _apart(points: Sequence[FigureRow]) -> set[str]:
+    """Those on the frontier whose names, right of them, lie over no point and no name of a better one."""
+    if not points:
+        return set()
+    wide = max(math.log(point["cost_high"]) for point in points) - min(math.log(point["cost_low"]) for point in points)
+    high = max(point["quality_high"] for point in points) - min(point["quality_low"] for point in points)
+    named: list[FigureRow] = []
+    for point in sorted((point for point in points if point["on_frontier"]), key=lambda point: -point["cost"]):
+        if not any(
+            other is not point
+            and -0.3 * wide * (other in named) <= math.log(other["cost"] / point["cost"]) <= 0.3 * wide
+            and abs(other["quality"] - point["quality"]) <= 0.1 * high
+            for other in points
+        ):
+            named.append(point)
+    return {point["variant"] for point in named}
 
 
 def _heads(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[FigureRow]:

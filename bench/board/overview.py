@@ -258,28 +258,8 @@ def _pareto(reports: Sequence[Report]) -> tuple[FigureRows, str]:
     for report, title in zip(shown, _titles(shown), strict=True):
         better = " (lower is better)" if report.better == "lower" else ""
         points = {point["variant"]: point for point in report.pareto}
-        named = _apart(report.pareto)
-        found += [
-            {"task": f"{title}: {report.quality}{better}", "name": name if name in named else "", **points[name]}
-            for name in kept
-            if name in points
-        ]
+        found += [{"task": f"{title}: {report.quality}{better}", **points[name]} for name in kept if name in points]
     return tuple(found), f"{len(kept)} of {len(names)} variants." if len(names) > len(kept) else ""
-
-
-def _apart(points: Sequence[FigureRow]) -> set[str]:
-    """Those on the frontier whose names do not overlap in a small panel, the best first."""
-    wide = max(math.log(point["cost_high"]) for point in points) - min(math.log(point["cost_low"]) for point in points)
-    high = max(point["quality_high"] for point in points) - min(point["quality_low"] for point in points)
-    named: list[FigureRow] = []
-    for point in sorted((point for point in points if point["on_frontier"]), key=lambda point: -point["cost"]):
-        if all(
-            abs(math.log(point["cost"] / other["cost"])) > 0.3 * wide
-            or abs(point["quality"] - other["quality"]) > 0.1 * high
-            for other in named
-        ):
-            named.append(point)
-    return {point["variant"] for point in named}
 
 
 def _titles(reports: Sequence[Report]) -> list[str]:

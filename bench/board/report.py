@@ -21,8 +21,11 @@ FigureRow = dict[str, Any]
 FigureRows = tuple[FigureRow, ...]
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    # a variant between quality (in points) and cost (× reference), each with its interval
-    "pareto": ("variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high", "on_frontier"),
+    # a variant between quality (in points) and cost (× reference), each with its interval; `name`: empty off the
+    # frontier, and where it would lie over another name or a point
+    "pareto": (
+        "variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high", "on_frontier", "name",
+    ),
     # mean over seeds of one quantity in one head; `layer` names the kind of attention too, where there are several
     "heads": ("variant", "quantity", "layer", "head", "value"),
     # the learned alpha of one head at one seed
@@ -52,10 +55,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     # of an overview: mean test result at one length of one task; `trained`: the longest sequences of training, or None;
     # `name`, at `name_at`: the name at the end of a line
     "by_length": ("task", "variant", "at", "value", "low", "high", "trained", "name", "name_at"),
-    # of an overview: `pareto` with the task and its metric; `name`: empty off the frontier
+    # of an overview: `pareto` with the task and its metric
     "task_pareto": (
-        "task", "name", "variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high",
-        "on_frontier",
+        "task", "variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high", "on_frontier",
+        "name",
     ),
     # weights of three choices: 1 is the left corner, 2 the right, 3 the top. `total`: their sum; where it is not one
     # they are drawn as shares of it. `start`: number of the scores

@@ -427,7 +427,8 @@
       const longest = Math.max(...all.map((row) => (row.variant || "").length));
       const columns = Math.max(1, Math.floor(mount.clientWidth / (34 + 6 * longest)));
       const config = {
-        aria: false, background: "transparent", axis: words, header: { labelColor: ink, titleColor: ink },
+        aria: false, background: "transparent", axis: { ...words, labelSeparation: 6 },
+        header: { labelColor: ink, titleColor: ink },
         legend: { ...words, orient: "bottom", columns, labelLimit: 320 },
         title: { color: ink, subtitleColor: ink }, view: { stroke: line }, text: { color: ink },
       };

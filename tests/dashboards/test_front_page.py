@@ -23,6 +23,7 @@ pytest.importorskip("altair", reason="the extra dashboard is not installed")
 pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
 
 from attnbench.dashboards import html
+from attnbench.dashboards.overview_figures import overview_figures
 
 NAMES = ("softmax", "entmax15", HOSTILE)
 
@@ -323,6 +324,15 @@ def test_figures_stand_before_notes_and_the_overview_before_its_figures_on_a_pho
     assert opened.locator("#groups td").first.evaluate("one => getComputedStyle(one).display") == "block"
     assert opened.get_by_role("row", name="lra-text").get_by_role("cell").count() == 4
     opened.close()
+
+
+def test_labels_of_an_axis_do_not_touch(tmp_path: Path, overview: Overview) -> None:
+    points = tuple({**point, "at": 65 if point["at"] == 64 else 128} for point in overview.by_length)
+    overview_figures(replace(overview, by_length=points))["over-lengths"].save(str(tmp_path / "lengths.svg"))
+    drawn_text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
+    shown = re.findall(r',15\)"[^>]* opacity="1">(\d+)<', drawn_text)
+    # 95, 100 and 105 would read as one number
+    assert shown[:8] == ["65", "70", "75", "80", "85", "90", "95", "105"]
 
 
 @pytest.mark.parametrize(("width", "wide"), [(390, True), (1440, False)])

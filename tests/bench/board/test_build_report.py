@@ -63,6 +63,20 @@ def test_spots_are_the_ranked_with_their_intervals(world) -> None:
     )
 
 
+def test_names_on_the_frontier_lie_over_no_other_name_and_over_no_point(bench) -> None:
+    b = bench()
+    qualities = {"softmax": 0.60, "rela": 0.599, "linear": 0.50, "entmax15": 0.505, "local": 0.70}
+    for name, cost in (("softmax", 1.0), ("rela", 0.98), ("linear", 0.5), ("entmax15", 0.55), ("local", 2.0)):
+        b.train(name, [qualities[name]] * 3)
+        b.time(name, [cost * t for t in TIMES], TIMES)
+    found = {spot["variant"]: spot for spot in report(b).pareto}
+    assert {name for name, spot in found.items() if spot["on_frontier"]} == set(qualities)
+    # the name of linear would lie over the point of entmax15, that of rela over softmax and its name
+    assert {name: spot["name"] for name, spot in found.items() if spot["name"]} == {
+        name: name for name in ("softmax", "entmax15", "local")
+    }
+
+
 def test_heads_are_means_over_seeds_and_alphas_are_single(world) -> None:
     found = report(world)
     assert [(h["layer"], h["head"], round(h["value"], 6)) for h in found.heads] == [("0", 0, 0.1), ("0", 1, 0.3)]
