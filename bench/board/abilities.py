@@ -20,6 +20,7 @@ COSTS = {"step": "training step", "forward": "forward pass", "decode": "decoding
 def told(board: Board) -> float:
     """The share of the pairs of ranked variants that the board tells apart.
 
+    >>> from attnbench.bench.board.board import Row
     >>> rows = [Row(name=name, entries=(), first=a, last=b) for name, a, b in (("a", 1, 1), ("b", 2, 3), ("c", 2, 3))]
     >>> round(told(Board(name="", title="", question="", columns=(), ranked=tuple(rows))), 2)
     0.67
