@@ -351,7 +351,7 @@ def test_the_first_table_says_where_it_has_more_columns(
     opened.wait_for_selector("#answer .scroll.wider", state="detached")
     # a long name leaves room for numbers
     name = opened.locator("#answer-table tbody th").last
-    assert (name.bounding_box()["width"] < 160) is wide and name.text_content() == "local[flange=16,query_block=16]"
+    assert (name.bounding_box()["width"] < 170) is wide and name.text_content() == "local[flange=16,query_block=16]"
     opened.close()
 
 
