@@ -21,6 +21,10 @@ Chart = Any
 
 HEIGHT = 320
 COLOUR = alt.Scale(range=PALETTE)
+PADDED = alt.Scale(zero=False, padding=10)
+"""Room beyond the ends of intervals, which look cut at the edge of a panel."""
+TEXT_GAP = 6
+"""Pixels between the labels of an axis; without any, 1,500 and 1,600 read as one number."""
 GREY = "#808080"
 """Of lines that are not data: as far from the light ground as from the dark one."""
 DARK_UP_TO = 0.43
@@ -84,7 +88,8 @@ def painted(specs: Mapping[str, FigureSpec], data: Mapping[str, FigureData]) -> 
         chart = spec.chart().to_dict()
         own = chart.pop("datasets", {})
         paint(chart, dict.fromkeys(row["variant"] for each in rows.values() for row in each if "variant" in row))
-        found[name] = alt.Chart.from_dict(chart).properties(datasets=own | rows)
+        drawn = alt.Chart.from_dict(chart).properties(datasets=own | rows)
+        found[name] = drawn.configure_axis(labelSeparation=TEXT_GAP)
     return found
 
 
@@ -115,7 +120,8 @@ def figure_specs(report: Report) -> dict[str, FigureSpec]:
             arguments=(quality, report.better),
             data=("pareto",),
             words=f"Up: test {quality}. Across: the time of a training step over softmax's. Lines through a point: "
-            "95 % intervals. No variant is both better and cheaper than those on the dashed line, which are named.",
+            "95 % intervals. No variant is both better and cheaper than those on the dashed line; labels that would "
+            "overlap are left out.",
         ),
         "lengths": FigureSpec(
             draw=lengths,
@@ -127,7 +133,8 @@ def figure_specs(report: Report) -> dict[str, FigureSpec]:
             draw=curves,
             arguments=(quality, *kinds),
             data=tuple(f"curves_{kind}" for kind in kinds),
-            words="Validation during training: mean over seeds, with a band from the lowest to the highest seed.",
+            words="Validation during training: mean over the seeds that learned, of all where none did, with a band "
+            "from the lowest to the highest of them.",
         ),
         **{
             name.replace("_", "-"): FigureSpec(
@@ -172,7 +179,7 @@ def frontier(quality: str, better: str) -> Chart:
     data = alt.NamedData("pareto")
     x = alt.X("cost:Q", title="step time, × softmax (log)", scale=alt.Scale(type="log", nice=False, padding=40))
     title = f"test {quality}"
-    y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
+    y = alt.Y("quality:Q", title=title, scale=PADDED)
     hint = ["variant:N", alt.Tooltip("quality:Q", format=".1f"), alt.Tooltip("cost:Q", format=".2f")]
     base = alt.Chart(data).encode(stroke=stroked())
     line = (
@@ -185,9 +192,7 @@ def frontier(quality: str, better: str) -> Chart:
     along = base.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("quality_low:Q", title=title), y2="quality_high:Q")
     dots = alt.Chart(data).mark_point(size=90, filled=True, opacity=1)
     dots = dots.encode(x=x, y=y, shape=shaped(), color=coloured(), tooltip=hint)
-    # of all names many would overlap; the others are in the legend
-    named = alt.Chart(data).transform_filter("datum.on_frontier")
-    names = named.mark_text(align="left", dx=7, dy=-9).encode(x=x, y=y, text="variant:N")
+    names = alt.Chart(data).mark_text(align="left", dx=7, dy=-9).encode(x=x, y=y, text="name:N")
     up = "up" if better == "higher" else "down"
     return _sized(line + across + along + dots + names, f"Quality against cost; {up} and left is better")
 
@@ -255,13 +260,14 @@ def _settings_words(curves: SettingCurves, quality: str) -> str:
     across = "length" if curves.axis == "length" else visible(curves.axis.replace("_", " "))
     if curves.quantity == "weight":
         return (
-            f"Weight that the best head puts on the key that holds the answer, by {across}: mean over seeds, with a "
-            "band from the lowest to the highest. A falling line is attention that spreads out."
+            f"Weight that the best head puts on the key that holds the answer, by {across}: mean over the seeds that "
+            "learned, with a band from the lowest to the highest. A falling line is attention that spreads out."
         )
     others = " Thin, dashed: learning rates that validation did not choose." * any(
         not point["chosen"] for point in curves.points
     )
-    return f"Test {quality}, by {across}: mean over seeds, with a band from the lowest to the highest seed.{others}"
+    learned = "mean over the seeds that learned, with a band from the lowest to the highest"
+    return f"Test {quality}, by {across}: {learned}.{others}"
 
 
 def _axis_words(curves: SettingCurves, quality: str) -> tuple[str, str, str, str, str]:
@@ -313,7 +319,7 @@ def settings(
     layers = [band, line, dots]
     if marked:
         rule = alt.Chart(alt.NamedData(marked)).encode(x="length:Q")
-        words = rule.mark_text(align="left", text="training length").encode(y=alt.value(-7))
+        words = rule.mark_text(align="left", text="training length").encode(y=alt.value(-11))
         layers = [rule.mark_rule(strokeDash=[2, 2], color=GREY), *layers, words]
     said = alt.TitleParams(text=title, subtitle=subtitle, offset=16, anchor="start")
     chart = alt.layer(*layers).resolve_scale(color="independent", shape="independent")
@@ -370,7 +376,7 @@ def curves(quality: str, *kinds: str) -> Chart:
 
     titles = {"quality": f"validation {quality}", "loss": "validation loss"}
     panels = [panel(kind, titles[kind]) for kind in kinds]
-    return alt.vconcat(*panels).properties(title="Training: mean over seeds, band from lowest to highest")
+    return alt.vconcat(*panels).properties(title="Training: mean and range of the seeds that learned")
 
 
 def heads(quantity: str) -> Chart:
@@ -415,7 +421,7 @@ def alphas() -> Chart:
 def null_control() -> Chart:
     """The reference under a second name against itself: no smaller difference is a difference."""
     data = alt.NamedData("nulls")
-    x = alt.X("ratio:Q", title="time of softmax under a second name, × softmax", scale=alt.Scale(zero=False))
+    x = alt.X("ratio:Q", title="time of softmax under a second name, × softmax", scale=PADDED)
     y = alt.Y("block:N", title=None)
     hint = ["block:N", *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("ratio", "low", "high"))]
     rule = alt.Chart(values([{"one": 1}])).mark_rule(strokeDash=[2, 2], color=GREY).encode(x="one:Q")

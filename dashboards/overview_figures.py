@@ -6,7 +6,7 @@ import altair as alt
 
 from ..bench.board.report import Overview
 from .escape import visible
-from .figures import GREY, Chart, FigureData, FigureSpec, coloured, filled, over_seeds, painted, shaped, stroked
+from .figures import GREY, PADDED, Chart, FigureData, FigureSpec, coloured, filled, over_seeds, painted, shaped, stroked
 
 
 def overview_figures(overview: Overview) -> dict[str, Chart]:
@@ -23,8 +23,8 @@ def overview_specs(overview: Overview) -> dict[str, FigureSpec]:
             draw=over_lengths,
             arguments=(quality,),
             data=("overview_by_length",),
-            words=f"Test {quality}, by length: mean over seeds, with a band from the lowest to the highest seed. The "
-            f"dotted line marks the longest sequences of training; right of it all lengths are new. {lengths}".strip(),
+            words=f"Test {quality}, by length: mean over the seeds that learned, with a band from the lowest to the "
+            f"highest. Dotted: the longest sequences of training; right of it all lengths are new. {lengths}".strip(),
         ),
         "frontiers": FigureSpec(
             draw=frontiers,
@@ -49,7 +49,7 @@ def frontiers() -> Chart:
     ticks = alt.Axis(format=".3~g", tickCount=4, labelOverlap="greedy")
     scale = alt.Scale(type="log", nice=False, padding=24)
     x = alt.X("cost:Q", title="step time, × softmax (log)", scale=scale, axis=ticks)
-    y = alt.Y("quality:Q", title=None, scale=alt.Scale(zero=False))
+    y = alt.Y("quality:Q", title=None, scale=PADDED)
     hint = ["variant:N", alt.Tooltip("quality:Q", format=".3g"), alt.Tooltip("cost:Q", format=".2f")]
     line = (
         alt.Chart()

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..core.cell import REFERENCE
 from ..stats.format import point, speed
-from .board import Board, Row
+from .board import Board
 from .report import Ability, AbilityCell, AbilityTable, Report
 
 MOST_TASKS = 8
@@ -20,6 +20,7 @@ COSTS = {"step": "training step", "forward": "forward pass", "decode": "decoding
 def told(board: Board) -> float:
     """The share of the pairs of ranked variants that the board tells apart.
 
+    >>> from attnbench.bench.board.board import Row
     >>> rows = [Row(name=name, entries=(), first=a, last=b) for name, a, b in (("a", 1, 1), ("b", 2, 3), ("c", 2, 3))]
     >>> round(told(Board(name="", title="", question="", columns=(), ranked=tuple(rows))), 2)
     0.67
@@ -32,20 +33,11 @@ def told(board: Board) -> float:
     return sum(pairs) / len(pairs) if pairs else 0.0
 
 
-def mechanism(name: str) -> str:
-    """The name of a variant without its parameters.
-
-    >>> mechanism("local[flange=16]")
-    'local'
-    """
-    return name.partition("[")[0]
-
-
 def ability_table(reports: Sequence[Report]) -> AbilityTable | None:
-    """What each mechanism reaches on the tasks that tell variants apart, and its cost at the longest length swept.
+    """What each variant reaches on the tasks that tell variants apart, and its cost at the longest length swept.
 
-    `reports`: in order of what they tell. A mechanism has the row of its plain name, else of its best parameters. None
-    where no task tells any two variants apart.
+    `reports`: in order of what they tell. Other parameters are another variant, with a row of its own. None where no
+    task tells any two variants apart.
     """
     single = [report for report in reports if report.board.ranked_by != "average" and report.newest]
     judged = [(report, _task_cells(report.board)) for report in single]
@@ -53,20 +45,20 @@ def ability_table(reports: Sequence[Report]) -> AbilityTable | None:
     columns = [(_task_column(report), cells) for report, cells in telling][:MOST_TASKS]
     if not columns:
         return None
-    rows = list(dict.fromkeys(name for _, cells in columns for name in cells))
-    # those of one board alone would be a row of blanks
-    least = min(2, len(columns))
-    rows = [name for name in rows if sum(name in cells for _, cells in columns) >= least]
+    names = dict.fromkeys(name for _, cells in columns for name in cells)
     for mode, title in COSTS.items():
         swept = [report for report in reports if report.name.endswith(f"/{mode}") and report.lengths]
         if swept:
             # of several sweeps the plain one: its name has the fewest parameters
             known = {report.name: _cost_cells(report) for report in swept}
-            best = max(swept, key=lambda report: (len(known[report.name].keys() & set(rows)), -len(report.name)))
+            best = max(swept, key=lambda report: (len(known[report.name].keys() & names), -len(report.name)))
             length = max(point["length"] for point in best.lengths)
             unit = f"{best.timed}, against {REFERENCE}"
             column = Ability(title=f"{title}, {length:,} tokens", report=best.name, unit=unit)
             columns.append((column, known[best.name]))
+    # those of one board alone would be a row of blanks
+    least = min(2, len(columns))
+    rows = [name for name in names if sum(name in cells for _, cells in columns) >= least]
     rows.sort(key=lambda name: name != REFERENCE)
     return AbilityTable(
         columns=tuple(column for column, _ in columns),
@@ -80,32 +72,22 @@ def _task_column(report: Report) -> Ability:
     return Ability(title=f"{task} ({changed})" if changed else task, report=report.name, unit=report.quality)
 
 
-def _by_mechanism(board: Board) -> dict[str, Row]:
-    """One row a mechanism, in order of rank; plain names before those with parameters."""
-    rows = sorted(board.ranked, key=lambda row: mechanism(row.name) != row.name)
-    found: dict[str, Row] = {}
-    for row in rows:
-        found.setdefault(mechanism(row.name), row)
-    order = [mechanism(row.name) for row in board.ranked]
-    return {name: found[name] for name in dict.fromkeys(order)}
-
-
 def _any_verdict(cells: dict[str, AbilityCell]) -> bool:
     return any(cell.verdict for cell in cells.values())
 
 
 def _task_cells(board: Board) -> dict[str, AbilityCell]:
-    """The cells of each mechanism; without any, where the board does not compare with the reference."""
+    """The cells of each ranked variant; without any, where the board does not compare with the reference."""
     gap_column = next((column for column in board.columns if column.name == "gap"), None)
     if gap_column is None:
         return {}
     at = next((at for at, column in enumerate(board.columns) if column.name == (board.ranked_by or column.name)), 0)
     found = {}
-    for name, row in _by_mechanism(board).items():
+    for row in board.ranked:
         gap = board.cell(row, "gap")
         verdict = _verdict(gap.low, gap.high, 0.0, higher=gap_column.better != "lower")
         said = "" if row.name == REFERENCE or not gap.text else f"; against {REFERENCE}: {gap.text}"
-        found[name] = AbilityCell(
+        found[row.name] = AbilityCell(
             text=row.entries[at].shown("bare"), verdict=verdict, hint=f"{row.name}: {row.entries[at].text}{said}"
         )
     return found
@@ -114,14 +96,12 @@ def _task_cells(board: Board) -> dict[str, AbilityCell]:
 def _cost_cells(report: Report) -> dict[str, AbilityCell]:
     last = max(point["length"] for point in report.lengths)
     found: dict[str, AbilityCell] = {}
-    for at in sorted(report.lengths, key=lambda at: len(at["variant"])):
+    for at in report.lengths:
         name, ratio = at["variant"], at["ratio"]
-        if at["length"] == last and mechanism(name) not in found:
+        if at["length"] == last:
             verdict = _verdict(at["low"], at["high"], 1.0, higher=False) if name != REFERENCE else ""
             text = "1×" if name == REFERENCE else speed(point(ratio))
-            found[mechanism(name)] = AbilityCell(
-                text=text, verdict=verdict, hint=f"{name}: {ratio:.3g}× {REFERENCE}'s time"
-            )
+            found[name] = AbilityCell(text=text, verdict=verdict, hint=f"{name}: {ratio:.3g}× {REFERENCE}'s time")
     return found
 
 

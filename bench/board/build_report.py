@@ -14,7 +14,7 @@ from ..core.record import Outcome
 from ..score.cost import Mode, controls, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.matched_budget import Curves
-from ..score.quality import Predictions, metric_of
+from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
 from ..score.settings import LENGTH, POSITION, by_seed, place_of, series_of
 from ..stats.scoring import ratio
 from ..store.learning_rates import extended, without_rates
@@ -64,10 +64,10 @@ def report_for_task(
         board=board,
         quality=_with_unit(metric),
         better="lower" if metric.sign < 0 else "higher",
-        pareto=tuple(_pareto(board, metric)),
+        pareto=_pareto(board, metric),
         heads=tuple(_heads(table, trained)),
         alphas=tuple(_alphas(table, trained)),
-        curves=tuple(_curves(trained, curves, metric)),
+        curves=tuple(_curves(scores_by_variant(table, board_key, predictions), curves, metric)),
         settings=tuple(_settings(table, board_key, board, metric)),
         trained=tuple(_trained_length(board, runs)),
         nulls=tuple(
@@ -148,7 +148,13 @@ def _origin(table: ResultTable, runs: Sequence[ResultRow]) -> dict[str, Any]:
     }
 
 
-def _pareto(board: Board, metric: Metric) -> Iterator[FigureRow]:
+def _pareto(board: Board, metric: Metric) -> tuple[FigureRow, ...]:
+    points = list(_points(board, metric))
+    named = _apart(points)
+    return tuple({**point, "name": point["variant"] if point["variant"] in named else ""} for point in points)
+
+
+def _points(board: Board, metric: Metric) -> Iterator[FigureRow]:
     for row in board.ranked:
         quality, cost, share = (board.cell(row, name) for name in (metric.name, "step_time", "frontier"))
         if quality.value is not None and cost.value is not None:
@@ -162,6 +168,24 @@ def _pareto(board: Board, metric: Metric) -> Iterator[FigureRow]:
                 "cost_high": cost.value if cost.high is None else cost.high,
                 "on_frontier": bool(share.note),
             }
+
+
+def _apart(points: Sequence[FigureRow]) -> set[str]:
+    """Those on the frontier whose names, right of them, lie over no point and no name of a better one."""
+    if not points:
+        return set()
+    wide = max(math.log(point["cost_high"]) for point in points) - min(math.log(point["cost_low"]) for point in points)
+    high = max(point["quality_high"] for point in points) - min(point["quality_low"] for point in points)
+    named: list[FigureRow] = []
+    for point in sorted((point for point in points if point["on_frontier"]), key=lambda point: -point["cost"]):
+        if not any(
+            other is not point
+            and -0.3 * wide * (other in named) <= math.log(other["cost"] / point["cost"]) <= 0.3 * wide
+            and abs(other["quality"] - point["quality"]) <= 0.1 * high
+            for other in points
+        ):
+            named.append(point)
+    return {point["variant"] for point in named}
 
 
 def _heads(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[FigureRow]:
@@ -185,13 +209,13 @@ def _layer_words(found: HeadMeasurement) -> str:
     return f"{found.attention} {int(found.layer)}".strip()
 
 
-def _curves(runs: Sequence[ResultRow], read: Curves, metric: Metric) -> Iterator[FigureRow]:
+def _curves(scores: Mapping[str, SeedScores], read: Curves, metric: Metric) -> Iterator[FigureRow]:
+    """Of the seeds that learned, as all numbers of a board, or of all where none did."""
     wanted: list[tuple[Literal["quality", "loss"], str, float]] = [
         ("quality", f"validation_{metric.name}", metric.points), ("loss", "validation_loss", 1.0),
     ]  # fmt: skip
-    for variant, own in _by_variant(runs).items():
-        names = [run.artifacts["curve"] for run in own if "curve" in run.artifacts]
-        points = [point for found in map(read, names) for point in found or ()]
+    for variant, own in sorted(scores.items()):
+        points = [point for found in map(read, filter(None, own.compared.curves)) for point in found or ()]
         for quantity, key, scale in wanted:
             by_step: dict[int, list[float]] = {}
             for point in points:

@@ -14,7 +14,7 @@ from ..core.cell import REFERENCE
 from ..score.key import BoardKey
 from ..score.settings import LENGTH
 from ..stats.format import counted, listed
-from .abilities import ability_table, mechanism, told
+from .abilities import ability_table, told
 from .board import Board, Row, TableCell
 from .report import COST_MAP, BoardSummary, FigureRow, FigureRows, Overview, Report, SummaryGroup
 
@@ -200,8 +200,12 @@ def _by_length(reports: Sequence[Report]) -> tuple[str, FigureRows, str]:
     quality = with_lengths[0][0].quality
     shown = [pair for pair in with_lengths if pair[0].quality == quality][:MOST_PANELS]
     names = list(dict.fromkeys(name for report, _ in shown for name in _variants(report)))
-    wanted = [name for first in FIRST_LINES for name in names if mechanism(name) == first]
+    plain = {name: name.partition("[")[0] for name in names}
+    wanted = [name for first in FIRST_LINES for name in names if plain[name] == first]
     kept = [*wanted, *(name for name in names if name not in wanted)][:MOST_LINES]
+    # parameters are left out where nothing else has that name
+    plains = [plain[name] for name in kept]
+    short = {name: plain[name] if plains.count(plain[name]) == 1 else name for name in kept}
     titles = _titles([report for report, _ in shown])
     for (report, curves), title in zip(shown, titles, strict=True):
         trained = report.trained[0]["length"] if report.trained else None
@@ -214,7 +218,7 @@ def _by_length(reports: Sequence[Report]) -> tuple[str, FigureRows, str]:
                 "task": title,
                 "variant": name, "at": at, **{each: point[each] for each in ("value", "low", "high")},
                 "trained": trained,
-                "name": mechanism(name) if at == last else "",
+                "name": short[name] if at == last else "",
                 "name_at": ends.get(name) if at == last else None,
             }
             for name, at, point in points
@@ -254,28 +258,8 @@ def _pareto(reports: Sequence[Report]) -> tuple[FigureRows, str]:
     for report, title in zip(shown, _titles(shown), strict=True):
         better = " (lower is better)" if report.better == "lower" else ""
         points = {point["variant"]: point for point in report.pareto}
-        named = _apart(report.pareto)
-        found += [
-            {"task": f"{title}: {report.quality}{better}", "name": name if name in named else "", **points[name]}
-            for name in kept
-            if name in points
-        ]
+        found += [{"task": f"{title}: {report.quality}{better}", **points[name]} for name in kept if name in points]
     return tuple(found), f"{len(kept)} of {len(names)} variants." if len(names) > len(kept) else ""
-
-
-def _apart(points: Sequence[FigureRow]) -> set[str]:
-    """Those on the frontier whose names do not overlap in a small panel, the best first."""
-    wide = max(math.log(point["cost_high"]) for point in points) - min(math.log(point["cost_low"]) for point in points)
-    high = max(point["quality_high"] for point in points) - min(point["quality_low"] for point in points)
-    named: list[FigureRow] = []
-    for point in sorted((point for point in points if point["on_frontier"]), key=lambda point: -point["cost"]):
-        if all(
-            abs(math.log(point["cost"] / other["cost"])) > 0.3 * wide
-            or abs(point["quality"] - other["quality"]) > 0.1 * high
-            for other in named
-        ):
-            named.append(point)
-    return {point["variant"] for point in named}
 
 
 def _titles(reports: Sequence[Report]) -> list[str]:

@@ -21,13 +21,17 @@ FigureRow = dict[str, Any]
 FigureRows = tuple[FigureRow, ...]
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    # a variant between quality (in points) and cost (× reference), each with its interval
-    "pareto": ("variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high", "on_frontier"),
+    # a variant between quality (in points) and cost (× reference), each with its interval; `name`: empty off the
+    # frontier, and where it would lie over another name or a point
+    "pareto": (
+        "variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high", "on_frontier", "name",
+    ),
     # mean over seeds of one quantity in one head; `layer` names the kind of attention too, where there are several
     "heads": ("variant", "quantity", "layer", "head", "value"),
     # the learned alpha of one head at one seed
     "alphas": ("variant", "layer", "head", "seed", "value"),
-    # mean over seeds at one training step, with the lowest and the highest seed, of `quantity`: quality or loss
+    # mean at one training step over the seeds that learned (all where none did), with the lowest and the highest of
+    # them, of `quantity`: quality or loss
     "curves": ("variant", "quantity", "step", "value", "low", "high"),
     # the reference against itself, in one block
     "nulls": ("block", "ratio", "low", "high"),
@@ -51,10 +55,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     # of an overview: mean test result at one length of one task; `trained`: the longest sequences of training, or None;
     # `name`, at `name_at`: the name at the end of a line
     "by_length": ("task", "variant", "at", "value", "low", "high", "trained", "name", "name_at"),
-    # of an overview: `pareto` with the task and its metric; `name`: empty off the frontier
+    # of an overview: `pareto` with the task and its metric
     "task_pareto": (
-        "task", "name", "variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high",
-        "on_frontier",
+        "task", "variant", "quality", "quality_low", "quality_high", "cost", "cost_low", "cost_high", "on_frontier",
+        "name",
     ),
     # weights of three choices: 1 is the left corner, 2 the right, 3 the top. `total`: their sum; where it is not one
     # they are drawn as shares of it. `start`: number of the scores
@@ -165,7 +169,7 @@ class AbilityCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbilityTable:
-    """The first answer of a page: variant × ability. `rows`: a mechanism with a cell for each of `columns`, or None."""
+    """The first answer of a page: variant × ability. `rows`: a variant with a cell for each of `columns`, or None."""
 
     columns: tuple[Ability, ...]
     rows: tuple[tuple[str, tuple[AbilityCell | None, ...]], ...]

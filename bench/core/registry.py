@@ -13,6 +13,7 @@ import difflib
 import inspect
 import math
 import os
+import re
 import types
 import typing
 from dataclasses import dataclass
@@ -306,11 +307,23 @@ def parameters(plugin: type[Any]) -> dict[str, Parameter]:
     }
 
 
+NAMES_ELSEWHERE = {
+    "deltanet": "delta", "gateddeltanet": "delta[decay=scalar]", "kda": "delta[decay=channel]",
+    "kimideltaattention": "delta[decay=channel]", "mamba": "ssd", "mamba2": "ssd", "gla": "gated-linear",
+    "flash": "softmax", "flashattention": "softmax", "sdpa": "softmax", "vanilla": "softmax", "swa": "window",
+    "slidingwindow": "window", "ssmax": "scalable-softmax", "forgettingtransformer": "fox", "bahdanau": "additive",
+}  # fmt: skip
+"""What papers and libraries call a variant, in small letters and digits alone, and its selection here."""
+
+
 def nearest(name: str, known: Any) -> str:
     """` (did you mean 'x'?)`, or nothing where no known name is near; capitals are no difference."""
     spelt = {each.lower(): each for each in known}
     found = difflib.get_close_matches(name.lower(), list(spelt), n=2, cutoff=0.5)
     matches = [spelt[each] for each in ([name.lower()] if name.lower() in spelt else found)]
+    meant = NAMES_ELSEWHERE.get(re.sub(r"[^a-z0-9]", "", name.lower()), "")
+    if meant.partition("[")[0] in spelt:
+        matches = [meant]
     return f" (did you mean {' or '.join(repr(m) for m in matches)}?)" if matches else ""
 
 

@@ -114,13 +114,13 @@
     return entry.text + (entry.note.length === 1 ? " " + entry.note : "");
   }
 
-  function hasMore() {
-    const box = $("table").parentElement;
-    return box.scrollLeft + box.clientWidth + 1 < box.scrollWidth;
+  function markMore(box) {
+    box.classList.toggle("wider", box.scrollLeft + box.clientWidth + 1 < box.scrollWidth);
   }
 
-  function markMore() {
-    $("table").parentElement.classList.toggle("wider", hasMore());
+  // not markMore: a reader may have scrolled to the end
+  function isTooWide(box) {
+    return box.scrollWidth > box.clientWidth + 1;
   }
 
   // an interval stands below its value in a table that would otherwise be too wide
@@ -197,11 +197,9 @@
     table.className = "ranks";
     table.replaceChildren(caption("Ranks and results. A button in a heading sorts; a variant's name opens its Records"), top, body);
     const box = table.parentElement;
-    // not hasMore: a reader may have scrolled to the end
-    const isTooWide = () => box.scrollWidth > box.clientWidth + 1;
-    table.classList.toggle("stacked", isTooWide());
-    const wider = isTooWide();
-    markMore();
+    table.classList.toggle("stacked", isTooWide(box));
+    const wider = isTooWide(box);
+    markMore(box);
     const hidden = filledColumns(board).length - columns.length;
     const isFewer = state.columns === "all" && filledColumns(board).length > board.shownColumns.length;
     $("more-columns").hidden = !hidden && !isFewer;
@@ -429,7 +427,8 @@
       const longest = Math.max(...all.map((row) => (row.variant || "").length));
       const columns = Math.max(1, Math.floor(mount.clientWidth / (34 + 6 * longest)));
       const config = {
-        aria: false, background: "transparent", axis: words, header: { labelColor: ink, titleColor: ink },
+        aria: false, background: "transparent", axis: { ...words, labelSeparation: 6 },
+        header: { labelColor: ink, titleColor: ink },
         legend: { ...words, orient: "bottom", columns, labelLimit: 320 },
         title: { color: ink, subtitleColor: ink }, view: { stroke: line }, text: { color: ink },
       };
@@ -492,7 +491,10 @@
     const body = make("tbody");
     for (const [name, cells] of rows) {
       const line = make("tr");
-      line.append(make("th", name, { scope: "row" }));
+      const label = make("th", null, { scope: "row" });
+      // a long name breaks between its parameters
+      label.append(...name.split(/(?<=[[,])/).flatMap((part) => [part, make("wbr")]));
+      line.append(label);
       for (const cell of cells) {
         const mark = { better: " ▲", worse: " ▼" }[cell?.verdict] ?? "";
         line.append(make("td", cell ? cell.text + mark : "", { className: cell?.verdict ?? "", title: cell?.hint ?? "" }));
@@ -501,7 +503,10 @@
     }
     const top = make("thead");
     top.append(head);
-    $("answer-table").replaceChildren(caption("Test result of each attention on each task, and its cost"), top, body);
+    const table = $("answer-table");
+    table.replaceChildren(caption("Test result of each attention on each task, and its cost"), top, body);
+    $("answer-more").hidden = !isTooWide(table.parentElement);
+    markMore(table.parentElement);
   }
 
   function drawOverview() {
@@ -672,7 +677,7 @@
     drawNotes(report().board);
     writeAddress();
   });
-  $("table").parentElement.addEventListener("scroll", markMore);
+  for (const id of ["table", "answer-table"]) $(id).parentElement.addEventListener("scroll", (event) => markMore(event.target));
   for (const id of ["layer", "head"]) $(id).addEventListener("change", drawMaps);
   $("theme").addEventListener("click", () => {
     state.theme = dark() ? "light" : "dark";
@@ -684,6 +689,7 @@
   addEventListener("resize", () => {
     if (blocks.length && Math.abs(innerWidth - width) > 40 && !matchMedia("print").matches) {
       width = innerWidth;
+      if (state.q < 0) drawAnswer();
       drawAllFigures();
     }
   });

@@ -95,6 +95,7 @@ def report(board: Board, part: Board) -> Report:
             "cost_low": c * 0.9,
             "cost_high": c * 1.1,
             "on_frontier": f,
+            "name": n if f else "",
         }
         for n, q, c, f in (("softmax", 62, 1, True), ("entmax15", 70, 3.1, True), (HOSTILE, 50, 2, False))
     )

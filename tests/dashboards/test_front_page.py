@@ -23,6 +23,7 @@ pytest.importorskip("altair", reason="the extra dashboard is not installed")
 pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
 
 from attnbench.dashboards import html
+from attnbench.dashboards.overview_figures import overview_figures
 
 NAMES = ("softmax", "entmax15", HOSTILE)
 
@@ -322,6 +323,35 @@ def test_figures_stand_before_notes_and_the_overview_before_its_figures_on_a_pho
     opened.set_viewport_size({"width": 720, "height": 450})
     assert opened.locator("#groups td").first.evaluate("one => getComputedStyle(one).display") == "block"
     assert opened.get_by_role("row", name="lra-text").get_by_role("cell").count() == 4
+    opened.close()
+
+
+def test_labels_of_an_axis_do_not_touch(tmp_path: Path, overview: Overview) -> None:
+    points = tuple({**point, "at": 65 if point["at"] == 64 else 128} for point in overview.by_length)
+    overview_figures(replace(overview, by_length=points))["over-lengths"].save(str(tmp_path / "lengths.svg"))
+    drawn_text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
+    shown = re.findall(r',15\)"[^>]* opacity="1">(\d+)<', drawn_text)
+    # 95, 100 and 105 would read as one number
+    assert shown[:8] == ["65", "70", "75", "80", "85", "90", "95", "105"]
+
+
+@pytest.mark.parametrize(("width", "wide"), [(390, True), (1440, False)])
+def test_the_first_table_says_where_it_has_more_columns(
+    browser: object, tmp_path: Path, reports: list[Report], overview: Overview, width: int, wide: bool
+) -> None:
+    step, cells = overview.answer.columns[1], (AbilityCell(text="1.23× slower"),) * 7
+    table = AbilityTable(columns=(step,) * 7, rows=(("softmax", cells), ("local[flange=16,query_block=16]", cells)))
+    page_file = tmp_path / "index.html"
+    page_file.write_text(html.render(reports, replace(overview, answer=table)), encoding="utf-8")
+    opened = browser.new_page(viewport={"width": width, "height": 844})
+    open_at(opened, page_file)
+    more = opened.get_by_text("Scroll the table for more columns.")
+    assert more.is_visible() is wide and opened.locator("#answer .scroll.wider").count() == wide
+    opened.evaluate("document.querySelector('#answer .scroll').scrollLeft = 10000")
+    opened.wait_for_selector("#answer .scroll.wider", state="detached")
+    # a long name leaves room for numbers
+    name = opened.locator("#answer-table tbody th").last
+    assert (name.bounding_box()["width"] < 170) is wide and name.text_content() == "local[flange=16,query_block=16]"
     opened.close()
 
 

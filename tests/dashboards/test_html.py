@@ -109,6 +109,16 @@ def test_figures_are_also_vector_pictures(lengths: Report, tmp_path: Path) -> No
     )
 
 
+def test_intervals_end_inside_the_panel(report: Report, tmp_path: Path) -> None:
+    # ends at round numbers, which an axis ends at too
+    points = tuple({**point, "quality_low": 40, "quality_high": 80} for point in report.pareto)
+    figures(replace(report, pareto=points))["frontier"].save(str(tmp_path / "frontier.svg"))
+    drawn_text = (tmp_path / "frontier.svg").read_text(encoding="utf-8")
+    rules = re.findall(r'translate\([^,]+,([\d.]+)\)" x2="0" y2="([-\d.]+)"[^>]*opacity="0.6"', drawn_text)
+    ends = [end for low, height in rules for end in (float(low), float(low) + float(height))]
+    assert len(ends) == 2 * len(points) and min(ends) >= 10 and max(ends) <= 310
+
+
 def test_nothing_in_the_file_points_outside(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     head, _, rest = text.partition("<body>")

@@ -101,12 +101,12 @@ class Outline(html.parser.HTMLParser):
 
 
 def in_spec(text: str) -> str:
-    """`text` as the value of a parameter; without the letters that only a Spec of several values may hold."""
-    shown = text.replace(",", ";").replace("..", ". .").replace("|", "¦").strip()
+    """`text` as the value of a parameter, which is printable ASCII; without what only several values may hold."""
+    shown = ascii(text)[1:-1].replace(",", ";").replace("..", ". .").replace("|", "!").strip()
     try:
         Spec.parse(f"a[p={shown}]")
     except SelectionError:
-        shown = shown.replace("[", "(").replace("]", ")")
+        shown = shown.translate(dict.fromkeys(map(ord, "[](){}"), "!"))
     return shown
 
 

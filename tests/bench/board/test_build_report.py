@@ -63,6 +63,20 @@ def test_spots_are_the_ranked_with_their_intervals(world) -> None:
     )
 
 
+def test_names_on_the_frontier_lie_over_no_other_name_and_over_no_point(bench) -> None:
+    b = bench()
+    qualities = {"softmax": 0.60, "rela": 0.599, "linear": 0.50, "entmax15": 0.505, "local": 0.70}
+    for name, cost in (("softmax", 1.0), ("rela", 0.98), ("linear", 0.5), ("entmax15", 0.55), ("local", 2.0)):
+        b.train(name, [qualities[name]] * 3)
+        b.time(name, [cost * t for t in TIMES], TIMES)
+    found = {spot["variant"]: spot for spot in report(b).pareto}
+    assert {name for name, spot in found.items() if spot["on_frontier"]} == set(qualities)
+    # the name of linear would lie over the point of entmax15, that of rela over softmax and its name
+    assert {name: spot["name"] for name, spot in found.items() if spot["name"]} == {
+        name: name for name in ("softmax", "entmax15", "local")
+    }
+
+
 def test_heads_are_means_over_seeds_and_alphas_are_single(world) -> None:
     found = report(world)
     assert [(h["layer"], h["head"], round(h["value"], 6)) for h in found.heads] == [("0", 0, 0.1), ("0", 1, 0.3)]
@@ -100,6 +114,24 @@ def test_curves_band_from_the_lowest_seed_to_the_highest(bench) -> None:
         (0, 50.5, 50.0, 51.0),
         (10, 60.5, 60.0, 61.0),
     ]
+
+
+def test_curves_leave_out_seeds_that_did_not_learn_where_others_did(bench) -> None:
+    b = bench()
+    b.add(b.cell("majority", lane="baseline"), [Measurement.of("accuracy", 0.5, split="test", examples=1000)])
+    b.train("softmax", [0.9, 0.5, 0.92])
+    b.train("linear", [0.5, 0.5, 0.5])
+    files = {}
+    for at, record in enumerate(record for record in b.records if record.cell.lane == "train"):
+        record.artifacts["curve"] = f"{at}.json"
+        # each validation shows how the training ends
+        files[f"{at}.json"] = [{"step": 10, "validation_accuracy": (0.9, 0.5, 0.92, 0.5, 0.51, 0.49)[at]}]
+    table = table_of(b.records)
+    found = report_for_task(table, board_keys(table)[0], b.predictions, files.get).curves
+    assert {c["variant"]: (round(c["value"], 6), c["low"], c["high"]) for c in found} == {
+        "softmax": (91.0, 90.0, 92.0),
+        "linear": (50.0, 49.0, 51.0),
+    }
 
 
 def test_every_row_says_how_to_measure_it_again(world) -> None:

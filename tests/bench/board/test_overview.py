@@ -143,11 +143,12 @@ def with_gaps(task: str, gaps: dict[str, tuple[float, float]], better: str = "hi
 
 
 def test_the_first_table_says_who_is_better_at_what_and_at_which_cost() -> None:
-    gaps = {"rela": (1, 3), "local[window=8]": (-3, -1), "local": (-9, -5), "linear": (-1, 1)}
-    bits = {"rela": (0.1, 0.3), "linear": (-0.3, -0.1), "fox": (-1, 1)}
+    gaps = {"rela": (1, 3), "local[window=8]": (-3, -1), "linear": (-1, 1), "local[window=2]": (-9, -5)}
+    bits = {"rela": (0.1, 0.3), "linear": (-0.3, -0.1), "fox": (-1, 1), "local": (-1, 1)}
+    ratios = {"softmax": 1.0, "linear": 0.25, "rela": 1.05, "linear[feature_map=relu]": 9.0, "local": 0.5}
     timed = [
         {"variant": name, "length": length, "ratio": ratio, "low": 0.9 * ratio, "high": 1.1 * ratio, "pays": False}
-        for name, ratio in (("softmax", 1.0), ("linear", 0.25), ("rela", 1.05), ("linear[feature_map=relu]", 9.0))
+        for name, ratio in (ratios | {"local[window=8]": 0.2}).items()
         for length in (64, 1024)
     ]
     found = overview(
@@ -163,10 +164,12 @@ def test_the_first_table_says_who_is_better_at_what_and_at_which_cost() -> None:
     ]  # fmt: skip
     assert found.columns[2].unit == "attention alone on Abacus 9, 2 cores, against softmax"
     shown = {name: [cell and (cell.text, cell.verdict) for cell in cells] for name, cells in found.rows}
-    # fox is on one board alone; of two sets of parameters the plain name stands
+    # fox and local[window=2] are on one board alone; other parameters are another variant
     assert shown == {
         "rela": [("1.0", "better"), ("1.0", "worse"), ("1.05× slower", "")],
-        "linear": [("4.0", ""), ("2.0", "better"), ("4.00× faster", "better")],
+        "linear": [("3.0", ""), ("2.0", "better"), ("4.00× faster", "better")],
+        "local": [None, ("4.0", ""), ("2.00× faster", "better")],
+        "local[window=8]": [("2.0", "worse"), None, ("5.00× faster", "better")],
     }
     assert found.rows[0][1][0].hint == "rela: 1.0 ± 1; against softmax: 1 to 3"
     assert overview([report("text", {}, board=ranked((1, 2), (1, 2)))]).answer is None
@@ -209,6 +212,7 @@ def test_lengths_of_all_tasks_leave_out_other_rates_and_baselines() -> None:
 
 def test_six_lines_have_their_names_beside_their_ends_none_over_another() -> None:
     levels = {f"v{at}": 100.0 for at in range(5)} | {"local[flange=16]": 1.0, "softmax": 100.0, "linear": 0.0}
+    levels["linear[feature_map=relu]"] = 2.0
     points = tuple(
         {"variant": name, "at": at, "value": level, "low": level, "high": level, "chosen": True}
         for name, level in levels.items()
@@ -218,19 +222,19 @@ def test_six_lines_have_their_names_beside_their_ends_none_over_another() -> Non
     found = overview([report("recall", levels, settings=(curves,))])
     ends = {point["name"]: point["name_at"] for point in found.by_length if point["at"] == 128.0}
     # those that the field knows first, then the others in order of the board
-    assert list(ends) == ["softmax", "linear", "local", "v0", "v1", "v2"]
+    assert list(ends) == ["softmax", "linear", "linear[feature_map=relu]", "local", "v0", "v1"]
     assert all(not point["name"] for point in found.by_length if point["at"] == 64.0)
     heights = sorted(ends.values())
     assert all(after - before >= 6.99 for before, after in pairwise(heights))
     assert heights[0] >= 0 and heights[-1] <= 100
-    assert found.left_out[0] == "6 of 8 variants; the boards have all."
+    assert found.left_out[0] == "6 of 9 variants; the boards have all."
 
 
 def test_frontiers_leave_out_what_the_reference_did_not_learn() -> None:
     points = tuple(
         {
             "variant": name, "quality": quality, "quality_low": quality - 1, "quality_high": quality + 1, "cost": cost,
-            "cost_low": 0.9 * cost, "cost_high": 1.1 * cost, "on_frontier": first,
+            "cost_low": 0.9 * cost, "cost_high": 1.1 * cost, "on_frontier": first, "name": name if first else "",
         }
         for name, quality, cost, first in (
             ("softmax", 60, 1.0, True), ("rela", 59.9, 0.99, True), ("linear", 50, 0.5, True),
@@ -242,10 +246,7 @@ def test_frontiers_leave_out_what_the_reference_did_not_learn() -> None:
     unlearned = replace(unlearned, board=replace(unlearned.board, learned=False))
     found = overview([text, unlearned])
     assert {point["task"] for point in found.pareto} == {"lra-text: accuracy, %"}
-    # of two names that would overlap the better one stands
-    assert {point["variant"]: point["name"] for point in found.pareto} == {
-        "softmax": "softmax", "rela": "", "linear": "linear", "local": "",
-    }  # fmt: skip
+    assert {point["name"] for point in found.pareto} == {"softmax", "rela", "linear", ""}
 
 
 @pytest.fixture

@@ -52,6 +52,7 @@ RESULTS = str(Path(__file__).parents[3] / "results")
         ("plan --variants rela --task sweep --preset SMOKE", "(did you mean 'smoke'?)"),
         ("plan --suite LRA", "(did you mean 'lra'?)"),
         ("show LRA", "(did you mean 'lra'?)"),
+        ("show kda", "(did you mean 'delta[decay=channel]'?)"),
         ("plan --variants rela --task sweep -preset smoke", "write `--preset`"),
         ("plan --variants rela, linear --task sweep", "write `rela,linear`"),
         ("plan --variants local(flange=64) --task sweep", "did you mean 'local[flange=64]'?"),

@@ -1,13 +1,14 @@
 """Plugins by name: found without import, loaded on first use, and told apart from broken ones."""
 
 import os
+import re
 import sys
 import textwrap
 
 import pytest
 
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.core.registry import TASKS, VARIANTS, Registry, parameters
+from attnbench.bench.core.registry import NAMES_ELSEWHERE, TASKS, VARIANTS, Registry, parameters
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.core.targets import module_source
 
@@ -77,6 +78,22 @@ def test_an_unknown_name_is_answered_with_the_nearest():
         VARIANTS.load("sofmax")
     with pytest.raises(SelectionError, match=r"no task named 'lra-txt' \(did you mean 'lra-text'"):
         TASKS.load("lra-txt")
+
+
+def test_a_name_that_others_use_is_answered_with_the_selection_that_is_meant() -> None:
+    for name, meant in (
+        ("kda", "delta[decay=channel]"),
+        ("Mamba-2", "ssd"),
+        ("DeltaNet", "delta"),
+        ("flash", "softmax"),
+    ):
+        with pytest.raises(SelectionError, match=re.escape(f"no variant named {name!r} (did you mean {meant!r}?)")):
+            VARIANTS.load(name)
+    for meant in NAMES_ELSEWHERE.values():
+        assert str(VARIANTS.resolve(Spec.parse(meant))) == meant
+    # where there are no variants there is none to mean
+    with pytest.raises(SelectionError, match=r"no task named 'kda'; "):
+        TASKS.load("kda")
 
 
 def test_two_packages_with_one_name_disable_that_name_alone(install):
