@@ -101,8 +101,8 @@ class Outline(html.parser.HTMLParser):
 
 
 def in_spec(text: str) -> str:
-    """`text` as the value of a parameter, which is printable ASCII; without what only several values may hold."""
-    shown = ascii(text)[1:-1].replace(",", ";").replace("..", ". .").replace("|", "!").strip()
+    """`text` as the value of a parameter: short printable ASCII, without what only several values may hold."""
+    shown = ascii(text)[1:-1][:900].replace(",", ";").replace("..", ". .").replace("|", "!").strip()
     try:
         Spec.parse(f"a[p={shown}]")
     except SelectionError:
