@@ -58,7 +58,10 @@ class CellFinished(_Event, tag="finished", frozen=True):
 
 
 class TrainingProgress(_Event, tag="progress", frozen=True):
-    """Steps made of a training. `loss` and `value`, in the unit of `metric`, are of the last validation, if any."""
+    """Steps made of a training, or of the decoding before a timing.
+
+    `loss` and `value`, in the unit of `metric`, are of the last validation, if any.
+    """
 
     key: Name
     done: Count

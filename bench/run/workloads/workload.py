@@ -90,7 +90,8 @@ class Workloads(ABC):
 
     `mode`: which of the times is measured. `units`: in one sample, such as tokens decoded. `sequences`: processed at
     once. `real`, `padded`: tokens in one unit, without padding and with it. `limit_seconds`: a sample that takes
-    longer is a timeout, None for no such limit. `bare`: nothing but attention runs.
+    longer is a timeout, None for no such limit. `bare`: nothing but attention runs. `progress` gets, before the samples
+    of a decoding, the tokens that its state holds so far, and how many it will.
     """
 
     recipe: Recipe
@@ -102,6 +103,7 @@ class Workloads(ABC):
     padded: float
     limit_seconds: float | None = None
     bare: bool = False
+    progress: Callable[[int, int], None] = lambda done, of: None
 
     @abstractmethod
     def workload(self, variant: Spec) -> Workload:

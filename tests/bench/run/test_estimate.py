@@ -133,6 +133,15 @@ def test_a_plan_for_a_gpu_answers_without_one(tmp_path: Path, monkeypatch: pytes
         attnbench.run("rela", "recall", device="cuda", results=tmp_path)
 
 
+def test_a_decoding_counts_the_tokens_before_its_samples(tmp_path: Path) -> None:
+    made = attnbench.plan("additive", "sweep[mode=decode,length=1024,32768]", device="cpu", results=tmp_path)
+    seconds = {(step.cell.variant.name, step.cell.task.get("length", 1024)): step.seconds for step in made.steps}
+    assert all(30 <= seconds["softmax", length] < 40 for length in (1024, 32_768))
+    # each token reads those before it
+    short, long = (seconds["additive", length] - 30 for length in (1024, 32_768))
+    assert 0 < 32 * short < long < 32**2 * short
+
+
 def test_a_slower_machine_takes_longer() -> None:
     work = np.array([1e15, 1e12, 10])
     times = [each.seconds(work, "bfloat16") for each in GPUS]
