@@ -46,8 +46,10 @@ class FindData(Request[Provenance | None]):
         try:
             if any(way.ready for way in task.availability(here)):
                 return task.load(here, task.recipe(self.preset), 0, self.selection).provenance
-        except (_Work, DataError):
+        except _Work:
             pass
+        except DataError as lack:
+            reporter.notice(str(lack))
         return None
 
 
@@ -141,3 +143,14 @@ class FindSources(Request[list[Availability]]):
     def answer(self, reporter: Reporter) -> list[Availability]:
         task: Task = TASKS.build(self.task)
         return task.availability(place(self.data_dir, self.offline, reporter.notice, reporter.progress))
+
+
+def tried(ways: list[Availability]) -> str:
+    """The ways that a run tries, in its order, up to the first that is ready, with their cost; empty for none."""
+    names = []
+    for way in ways:
+        if way.ready or way.advice.startswith("attnbench data get"):
+            names.append(f"{way.fidelity}: {way.source}" + (f" ({way.estimate})" if way.estimate else ""))
+        if way.ready:
+            break
+    return ", else ".join(names)

@@ -66,7 +66,8 @@ class FolderSource(OfficialSource):
         missing = self.missing(place)
         return Availability(
             source=f"{self.name}/ tree",
-            fidelity="official",
+            # what lies there may be other texts, which is known once it is read
+            fidelity="official" if missing else "official or surrogate",
             ready=not missing,
             detail=f"{root} lacks {', '.join(missing)}" if missing else str(root),
             advice="; ".join(filter(None, [f"unpack {self.archive} in {place.root}", self.hint])),
