@@ -28,6 +28,9 @@ COUNT_WIDTH, TIME_WIDTH = 11, 7
 WIDE = 120
 """Columns of a terminal with room for bars."""
 
+YEAR = 365 * 86400.0
+"""Beyond it, how long something takes is no matter."""
+
 QUIET_SECONDS = 30.0
 """How often a long Cell reports where output is not a terminal."""
 
@@ -87,7 +90,7 @@ class Live:
         # the first line says the preset of the whole run
         self._names = {step.cell.key: str(step.cell).replace(f", {preset}, seed ", ", seed ", 1) for step in plan.steps}
         self._plan, self._left = plan, {step.cell.key: step for step in left}
-        estimate = f", about {duration(plan.seconds)}" if plan.seconds and not plan.unknown else ""
+        estimate = f", {about(plan.seconds)}" if plan.seconds and not plan.unknown else ""
         self.notice(
             f"preset {preset}, {machine.processor}, {machine.threads} threads"
             + (f", {', '.join(machine.accelerators)}" if machine.accelerators else "")
@@ -125,7 +128,7 @@ class Live:
                     self._bars.remove_task(self._parts.pop(block))
                 if self._whole is not None:
                     rest = self._plan.seconds_of(self._left.values()) if self._plan else 0.0
-                    self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
+                    self._bars.update(self._whole, advance=1, note=f"{about(rest)} left" if rest else "")
                 name = self._names.get(record.key, str(record.cell))
                 self.notice(f"{ended(record, name)} ({duration(record.seconds)})")
                 self._printed = time.monotonic()
@@ -139,6 +142,15 @@ class Live:
         if next(task.description for task in self._bars.tasks if task.id == bar) != name:
             self._bars.reset(bar, total=None, description=name, note="")
         return bar
+
+
+def about(seconds: float) -> str:
+    """An estimate in words.
+
+    >>> about(125), about(2 * YEAR)
+    ('about 2 min 5 s', 'more than a year')
+    """
+    return "more than a year" if seconds > YEAR else f"about {duration(seconds)}"
 
 
 def duration(seconds: float | None) -> str:

@@ -99,6 +99,13 @@ def asked_once() -> Iterator[None]:
         yield
 
 
+def test_a_plan_of_timings_alone_says_that_all_gpus_take_as_long(tmp_path: Path) -> None:
+    words = ["plan", "--variants", "rela", "--task", "sweep", "--device", "cuda", "--results", str(tmp_path)]
+    said = CliRunner().invoke(app, words).output
+    assert "2 cells, 2 to run: about 2 min 0 s on one NVIDIA H100, NVIDIA A100, NVIDIA RTX 4090 alike\n" in said
+    assert "A timing takes at most what its preset gives it, on any machine." in said
+
+
 @pytest.mark.slow
 def test_four_of_five_committed_trainings_lie_within_a_factor_of_two() -> None:
     """One seed of each question, variant and machine of the committed Records that the present presets made."""
@@ -157,6 +164,12 @@ def test_a_plan_prepares_no_data_and_all_six_tasks_answer(tmp_path: Path, monkey
     tasks = {step.cell.task.name for step in made.left}
     assert tasks == {"lra-listops", "lra-text", "lra-retrieval", "lra-image", "lra-pathfinder", "lra-pathx"}
     assert made.unknown == 0 and made.data[Spec("lra-pathfinder")] is None
+    words = ["plan", "--suite", "lra", "--preset", "pt-2x64", "--device", "cpu", "--results", str(tmp_path / "results")]
+    said = CliRunner().invoke(app, words).output
+    assert "data of lra-retrieval: none here, and `run` cannot get it; `attnbench data list lra-retrieval`" in said
+    assert "data of lra-image: not prepared; `run` tries official: download of cifar-10" in said
+    assert "data get 'lra-pathx[examples=200000]'" in " ".join(said.split())
+    assert "cells, 175 to run: more than a year\n" in said and "`--device cuda` tells" in said
     assert not list((tmp_path / "cache").rglob("*.npy"))
 
 
