@@ -141,6 +141,7 @@ def board_for_suite(
     missed = describe_gaps([found for name, found in compared.items() if verdicts[name] == "undecided"], metric)
     losses = describe_losses(compared, metric)
     ahead = {task: _ahead(contrasts[task], complete, metric) for task in averaged if task in contrasts}
+    preset = board_keys[0].preset
     answer = (
         " ".join(
             [
@@ -151,7 +152,8 @@ def board_for_suite(
             ]
         ).strip()
         if ranked
-        else nothing_ranked(unranked)
+        else f"{nothing_ranked(unranked)} A rank takes all {len(tasks)} tasks: `attnbench run --suite {suite} --preset "
+        f"'{preset}'` runs those that have this preset. The board of each task ranks its own rows."
     )
     untouched = [
         Row(name=variant, entries=cells_of(columns, variant), reason=missing[variant])
@@ -159,7 +161,6 @@ def board_for_suite(
         if variant not in variants
     ]
     trivial = [Row(name=TRIVIAL, entries=cells_of(columns, TRIVIAL))] if best else []
-    preset = board_keys[0].preset
     board = Board(
         name=f"suite {suite}/{preset}/{board_keys[0].selection}",
         title=f"suite {suite}, preset {preset}",
