@@ -90,8 +90,7 @@ def get(
                 continue
             assert data is not None
             if data.fidelity == "surrogate":
-                why = f"`attnbench data list {spec.name}` says why, and how to get it"
-                live.notice(f"{spec}: this is a surrogate, since the original could not be had; {why}")
+                live.notice(f"{spec}: a surrogate, not the original; `attnbench data list {spec.name}` says why")
             counts = ", ".join(f"{count:,} {split}" for split, count in data.counts.items())
             live.notice(f"{spec}: {data.fidelity}, from {data.source}; {counts}")
             for note in data.notes:

@@ -189,5 +189,4 @@ def _data(data_dir: Path | None) -> Iterator[DoctorCheck]:
         if ready:
             yield DoctorCheck(entry.name, f"{ready.fidelity}: {ready.source}")
         else:
-            verb = "get" if tried(ways) else "list"
-            yield DoctorCheck(entry.name, "no data yet", f"attnbench data {verb} {entry.name}")
+            yield DoctorCheck(entry.name, "no data", f"attnbench data {'get' if tried(ways) else 'list'} {entry.name}")

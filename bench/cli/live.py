@@ -28,9 +28,6 @@ COUNT_WIDTH, TIME_WIDTH = 11, 7
 WIDE = 120
 """Columns of a terminal with room for bars."""
 
-YEAR = 365 * 86400.0
-"""Beyond it, how long something takes is no matter."""
-
 QUIET_SECONDS = 30.0
 """How often a long Cell reports where output is not a terminal."""
 
@@ -90,7 +87,7 @@ class Live:
         # the first line says the preset of the whole run
         self._names = {step.cell.key: str(step.cell).replace(f", {preset}, seed ", ", seed ", 1) for step in plan.steps}
         self._plan, self._left = plan, {step.cell.key: step for step in left}
-        estimate = f", {about(plan.seconds)}" if plan.seconds and not plan.unknown else ""
+        estimate = f", about {duration(plan.seconds)}" if plan.seconds and not plan.unknown else ""
         self.notice(
             f"preset {preset}, {machine.processor}, {machine.threads} threads"
             + (f", {', '.join(machine.accelerators)}" if machine.accelerators else "")
@@ -128,7 +125,7 @@ class Live:
                     self._bars.remove_task(self._parts.pop(block))
                 if self._whole is not None:
                     rest = self._plan.seconds_of(self._left.values()) if self._plan else 0.0
-                    self._bars.update(self._whole, advance=1, note=f"{about(rest)} left" if rest else "")
+                    self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
                 name = self._names.get(record.key, str(record.cell))
                 self.notice(f"{ended(record, name)} ({duration(record.seconds)})")
                 self._printed = time.monotonic()
@@ -144,20 +141,11 @@ class Live:
         return bar
 
 
-def about(seconds: float) -> str:
-    """An estimate in words.
-
-    >>> about(125), about(2 * YEAR)
-    ('about 2 min 5 s', 'more than a year')
-    """
-    return "more than a year" if seconds > YEAR else f"about {duration(seconds)}"
-
-
 def duration(seconds: float | None) -> str:
     """A length of time in words.
 
-    >>> duration(42), duration(125), duration(7_300), duration(200_000)
-    ('42 s', '2 min 5 s', '2 h 1 min', '2 d 7 h')
+    >>> duration(42), duration(125), duration(7_300), duration(200_000), duration(4e7)
+    ('42 s', '2 min 5 s', '2 h 1 min', '2 d 7 h', 'a year or more')
     """
     if seconds is None:
         return "unknown time"
@@ -168,4 +156,4 @@ def duration(seconds: float | None) -> str:
         return f"{whole // 60} min {whole % 60} s"
     if whole < 48 * 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h" if whole < 365 * 86400 else "a year or more"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,6 @@ from .tables import print_rows
 if TYPE_CHECKING:
     from ..board.board import Board
     from ..core.record import Record
-    from ..core.spec import Spec
     from ..plan.planner import Plan, Step
     from ..store.records import Records
 
@@ -147,7 +146,10 @@ def plan(
 ) -> None:
     """Show what `run` would run, what is done, and the likely cost of the rest."""
     from .. import api
-    from .live import YEAR, Live, about
+    from ..core.registry import TASKS
+    from ..process.ask import ask
+    from ..run.questions import FindSources, tried
+    from .live import Live, duration
 
     options = selected(options)
     with Live(quiet=json) as live:
@@ -163,54 +165,37 @@ def plan(
         say(notice)
     print_rows([*(_listed(made) if every else _grouped(made))])
     for task, data in made.data.items():
-        say(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else _wanted(task, options['data_dir'])}")
-    guessed = {name: about(made.seconds_on(name)) for step in made.left for name in step.estimates}
-    known = about(made.seconds) if made.seconds >= 1 or not made.unknown else ""
-    if len(set(guessed.values())) > 1:
-        known = ", ".join(f"{time} on one {name}" for name, time in guessed.items())
-    elif len(guessed) > 1:
-        known = f"{known} on one {', '.join(guessed)} alike"
+        said = f"{data.fidelity}: {data.source}" if data else "not prepared"
+        with suppress(AttnbenchError):
+            ways = "" if data else tried(ask(TASKS, task.name, FindSources(task=task, data_dir=options["data_dir"])))
+            said += "" if data else f"; `run` tries {ways or 'nothing'}; `attnbench data list '{task}'` says more"
+        say(f"data of {task}: {said}")
+    guessed = {name: None for step in made.left for name in step.estimates}
+    known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""
+    if len(guessed) > 1:
+        known = "about " + ", ".join(f"{duration(made.seconds_on(name))} on one {name}" for name in guessed)
     unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""
     cost = ", and ".join(part for part in (known, unknown) if part)
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
     if guessed:
-        tested = (
-            "not tested on any GPU" if len(guessed) > 1 else "9 in 10 of the stored trainings lie within a factor of 2"
-        )
-        say(
-            f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}. "
-            "A timing takes at most what its preset gives it, on any machine."
-        )
-    if made.seconds > YEAR:
+        tested = "not tested on any GPU" if len(guessed) > 1 else "9 in 10 of the stored trainings within a factor of 2"
+        say("A timing takes at most what its preset gives it, on any machine.", end=" ")
+        say(f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}.")
+    if "year" in known:
         say("Take `--preset quick`, fewer tasks, variants or seeds; `--device cuda` tells what a GPU takes.")
 
 
-def _wanted(task: Spec, data_dir: Path | None) -> str:
-    """Where a run would take data from that are not prepared."""
-    from ..core.registry import TASKS
-    from ..process.ask import ask
-    from ..run.questions import FindSources, tried
-
-    try:
-        sources = tried(ask(TASKS, task.name, FindSources(task=task, data_dir=data_dir)))
-    except AttnbenchError as error:
-        return str(error)
-    if sources:
-        return f"not prepared; `run` tries {sources}"
-    return f"none here, and `run` cannot get it; `attnbench data list {shlex.quote(str(task))}` says how to"
-
-
 def _listed(made: Plan) -> Iterator[tuple[str, ...]]:
-    from .live import about
+    from .live import duration
 
     for step in made.steps:
-        cost = "" if step.state == "done" else about(step.seconds) if step.seconds else "cost unknown"
+        cost = "" if step.state == "done" else f"~{duration(step.seconds)}" if step.seconds else "cost unknown"
         yield step.state, step.cell.key, str(step.cell), cost
 
 
 def _grouped(made: Plan) -> Iterator[tuple[str, ...]]:
     """A row for each task and lane, of whatever parameters: a suite has hundreds of cells."""
-    from .live import about
+    from .live import duration
 
     groups: dict[tuple[str, str], list[Step]] = {}
     for step in made.steps:
@@ -218,5 +203,5 @@ def _grouped(made: Plan) -> Iterator[tuple[str, ...]]:
     for (task, lane), steps in groups.items():
         left = [step for step in steps if step.state != "done"]
         seconds = made.seconds_of(left)
-        cost = f", {about(seconds)}" if seconds >= 1 else ""
+        cost = f", about {duration(seconds)}" if seconds >= 1 else ""
         yield task, lane, f"{counted(len(steps), 'cell')}, {len(left)} to run{cost}"

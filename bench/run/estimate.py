@@ -70,8 +70,7 @@ class _Counter(FlopCounter):  # type: ignore[no-untyped-call]
 class CountWork(Request[Counted | None]):
     """The work of one forward and backward pass of a variant, of one sequence and one head, at COUNTED_LENGTHS.
 
-    `fills`: of filling the state of its decoding instead. None of a variant that cannot run here, such as a kernel of a
-    GPU.
+    `fills`: of filling the state of its decoding. None of a variant that cannot run here, such as a kernel of a GPU.
     """
 
     variant: Spec
@@ -82,15 +81,14 @@ class CountWork(Request[Counted | None]):
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                # the first pass also makes what is kept for the later ones, such as a traced map
-                self._counted(COUNTED_LENGTHS[0])
+                self._counted(COUNTED_LENGTHS[0])  # makes what is kept for the later ones, such as a traced map
                 return tuple(self._counted(length) for length in COUNTED_LENGTHS)
         except (AttnbenchError, RuntimeError, ValueError, TypeError, NotImplementedError):
             # what the gate says of it comes with its Record
             return None
 
     def _counted(self, length: int) -> tuple[float, float, float]:
-        shape = replace(self.shape, max_length=length)
+        shape = replace(self.shape, max_length=length, causal=self.shape.causal or self.fills)
         heads = shape.heads
         variant: Variant = VARIANTS.build(self.variant, shape)
         query, key, value = (torch.randn(1, heads, length, shape.head_dim, requires_grad=True) for _ in range(3))
@@ -201,10 +199,9 @@ class Estimator:
         try:
             model = ask(TASKS, cell.task.name, DescribeModel(task=cell.task, preset=cell.preset))
             setting = recipe_facts(cell.task, cell.preset).setting
-            decodes = setting.get("mode") == "decode"
-            shape = AttentionShape(heads=COUNTED_HEADS, head_dim=model.shape.head_dim,
-                                   causal=model.shape.causal or decodes, max_length=COUNTED_LENGTHS[-1])  # fmt: skip
-            counted = ask(VARIANTS, cell.variant.name, CountWork(cell.variant, shape, decodes))
+            shape = AttentionShape(heads=COUNTED_HEADS, head_dim=model.shape.head_dim, causal=model.shape.causal,
+                                   max_length=COUNTED_LENGTHS[-1])  # fmt: skip
+            counted = ask(VARIANTS, cell.variant.name, CountWork(cell.variant, shape, setting.get("mode") == "decode"))
         except PluginError:
             return {}
         if counted is None:
@@ -219,12 +216,10 @@ def cell_seconds(
 ) -> float:
     """What a training takes, or the share of a timing of `rows` variants; `setting`: its recipe's values."""
     if cell.lane == "time":
-        measuring = float(setting["timing_seconds"]) / rows
-        if setting.get("mode") != "decode":
-            return measuring
         # the state that samples start from is filled before them
         heads = setting["batch"] * setting["heads"]
-        return measuring + rates.seconds(at_length(counted, setting["length"]) * [heads, heads, 1])
+        filling = rates.seconds(at_length(counted, setting["length"]) * [heads, heads, 1])
+        return float(setting["timing_seconds"]) / rows + filling * (setting.get("mode") == "decode")
 
     def work_of(sequences: float, tokens: int) -> Work:
         return _step_work(setting, model, counted, sequences, tokens)

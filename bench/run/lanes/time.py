@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 
 import torch
@@ -24,7 +23,7 @@ from ...measure.memory import memory_limit
 from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave
 from ...train.objectives.registry import objective_for
 from ..context import RecordBuilder, WorkerContext, implementation_of, is_lost
-from ..events import CellStarted, Restarted, TrainingProgress
+from ..events import CellStarted, Restarted
 from ..global_state import StateWatch
 from ..workloads.sweep_point import SweepWorkloads
 from ..workloads.training_step import TrainStepWorkloads
@@ -86,7 +85,7 @@ def _timed(
     ready: dict[Cell, Workload] = {}
     for cell, builder in builders.items():
         context.send(CellStarted(cell.key))
-        workloads.progress = partial(_filling, builder)
+        workloads.progress = builder.filling
         failure = None
         # the next one draws the same random numbers, whatever this one draws
         with torch.random.fork_rng():
@@ -133,10 +132,6 @@ def _timed(
             found = builder.failure(error)
         yield found
         _require_device(context)
-
-
-def _filling(builder: RecordBuilder, done: int, of: int) -> None:
-    builder.report(lambda: TrainingProgress(builder.cell.key, done, of, ""))
 
 
 def _require_device(context: WorkerContext) -> None:

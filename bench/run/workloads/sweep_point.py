@@ -338,23 +338,15 @@ class SweepWorkloads(Workloads):
 
 @torch.no_grad()
 def decoded(
-    variant: Variant,
-    heads: Sequence[Tensor],
-    hidden: Tensor | None,
-    tokens: range,
-    state: Any = None,
-    *,
-    fills: bool = False,
-    progress: Callable[[int, int], None] = lambda done, of: None,
-) -> Any:
+    variant: Variant, heads: Sequence[Tensor], hidden: Tensor | None, tokens: range, state: Any = None, *,
+    fills: bool = False, progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Any:  # fmt: skip
     """The state after these `tokens` of `heads`: query, key and value. `fills`: nobody wants the outputs."""
-    # such a state is keys and values, whatever was attended to; one by one, its buffers are those of steps
-    caches = fills and type(variant).step is Variant.step
     for at in tokens:
         query, key, value = (x[:, :, at : at + 1] for x in heads)
-        if caches:
-            state = state or KeyValueCache.empty(key, value)
-            state.append(key, value)
+        # such a state is keys and values, whatever was attended to; one by one, its buffers are those of steps
+        if fills and type(variant).step is Variant.step:
+            (state := state or KeyValueCache.empty(key, value)).append(key, value)
         else:
             _, state = variant.step_with(query, key, value, state, None if hidden is None else hidden[:, at : at + 1])
         progress(at + 1, tokens.stop)

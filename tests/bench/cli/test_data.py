@@ -56,7 +56,9 @@ def test_get_prepares_and_list_and_verify_see_it(here: DataPlace, tree: Path) ->
 def test_get_says_first_that_what_it_got_is_a_surrogate(here: DataPlace, tree: Path) -> None:
     said = data("get", "lra-text").output
     assert said.startswith("lra-text: tries official or surrogate: aclImdb/ tree")
-    assert said.index("lra-text: this is a surrogate, since the original") < said.index("lra-text: surrogate, from")
+    assert said.index("lra-text: a surrogate, not the original; `attnbench data list lra-text`") < said.index(
+        "lra-text: surrogate, from"
+    )
 
 
 def test_a_download_is_tried_before_the_surrogate_that_is_here(

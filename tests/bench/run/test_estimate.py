@@ -99,10 +99,9 @@ def asked_once() -> Iterator[None]:
         yield
 
 
-def test_a_plan_of_timings_alone_says_that_all_gpus_take_as_long(tmp_path: Path) -> None:
+def test_a_plan_says_that_a_timing_takes_as_long_on_all_gpus(tmp_path: Path) -> None:
     words = ["plan", "--variants", "rela", "--task", "sweep", "--device", "cuda", "--results", str(tmp_path)]
     said = CliRunner().invoke(app, words).output
-    assert "2 cells, 2 to run: about 2 min 0 s on one NVIDIA H100, NVIDIA A100, NVIDIA RTX 4090 alike\n" in said
     assert "A timing takes at most what its preset gives it, on any machine." in said
 
 
@@ -166,10 +165,10 @@ def test_a_plan_prepares_no_data_and_all_six_tasks_answer(tmp_path: Path, monkey
     assert made.unknown == 0 and made.data[Spec("lra-pathfinder")] is None
     words = ["plan", "--suite", "lra", "--preset", "pt-2x64", "--device", "cpu", "--results", str(tmp_path / "results")]
     said = CliRunner().invoke(app, words).output
-    assert "data of lra-retrieval: none here, and `run` cannot get it; `attnbench data list lra-retrieval`" in said
+    assert "data of lra-retrieval: not prepared; `run` tries nothing; `attnbench data list 'lra-retrieval'`" in said
     assert "data of lra-image: not prepared; `run` tries official: download of cifar-10" in said
     assert "data get 'lra-pathx[examples=200000]'" in " ".join(said.split())
-    assert "cells, 175 to run: more than a year\n" in said and "`--device cuda` tells" in said
+    assert "cells, 175 to run: about a year or more\n" in said and "`--device cuda` tells" in said
     assert not list((tmp_path / "cache").rglob("*.npy"))
 
 
