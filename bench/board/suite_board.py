@@ -142,6 +142,7 @@ def board_for_suite(
     losses = describe_losses(compared, metric)
     # the verdict on one task is that of its own board, which no suite declares
     ahead = {task: _ahead(Contrasts(scores[task]), complete, metric) for task in averaged if task in scores}
+    preset = board_keys[0].preset
     answer = (
         " ".join(
             [
@@ -152,7 +153,8 @@ def board_for_suite(
             ]
         ).strip()
         if ranked
-        else nothing_ranked(unranked)
+        else f"{nothing_ranked(unranked)} A rank takes all {len(tasks)} tasks: `attnbench run --suite {suite} --preset "
+        f"'{preset}'` runs those that have this preset. The board of each task ranks its own rows."
     )
     untouched = [
         Row(name=variant, entries=cells_of(columns, variant), reason=missing[variant])
@@ -160,7 +162,6 @@ def board_for_suite(
         if variant not in variants
     ]
     trivial = [Row(name=TRIVIAL, entries=cells_of(columns, TRIVIAL))] if best else []
-    preset = board_keys[0].preset
     board = Board(
         name=f"suite {suite}/{preset}/{board_keys[0].selection}",
         title=f"suite {suite}, preset {preset}",

@@ -58,7 +58,7 @@ def get(
     """Download and prepare data; after an interruption, the same command resumes."""
     from ...tasks.data.data import place
     from ...tasks.data.download import forget_failures
-    from ..run.questions import DATA_PATIENCE, FindData, FindSources
+    from ..run.questions import DATA_PATIENCE, FindData, FindSources, tried
     from .live import Live
 
     failed: list[DataError] = []
@@ -76,9 +76,8 @@ def get(
                 live.notice(f"{spec}: left out; {error}")
                 continue
             sources = ask(TASKS, spec.name, FindSources(task=spec, data_dir=data_dir, offline=offline))
-            ways = sorted((way for way in sources if way.estimate), key=lambda way: not way.ready)
-            if ways and not offline:
-                live.notice(f"{spec}: {ways[0].source if ways[0].ready else 'nothing is here yet'}, {ways[0].estimate}")
+            if not offline and (ways := tried(sources)):
+                live.notice(f"{spec}: tries {ways}")
             question = FindData(
                 task=spec, preset=wanted, selection="validation", data_dir=data_dir, offline=offline, fetch=True
             )
@@ -90,6 +89,8 @@ def get(
                 failed.append(error)
                 continue
             assert data is not None
+            if data.fidelity == "surrogate":
+                live.notice(f"{spec}: a surrogate, not the original; `attnbench data list {spec.name}` says why")
             counts = ", ".join(f"{count:,} {split}" for split, count in data.counts.items())
             live.notice(f"{spec}: {data.fidelity}, from {data.source}; {counts}")
             for note in data.notes:

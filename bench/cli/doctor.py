@@ -171,7 +171,7 @@ def _data(data_dir: Path | None) -> Iterator[DoctorCheck]:
     from ..core.registry import TASKS, VARIANTS
     from ..core.spec import Spec
     from ..process.ask import ask
-    from ..run.questions import FindSources
+    from ..run.questions import FindSources, tried
 
     # a folder that is none is told once, and not for each task
     place(data_dir, offline=True)
@@ -189,4 +189,4 @@ def _data(data_dir: Path | None) -> Iterator[DoctorCheck]:
         if ready:
             yield DoctorCheck(entry.name, f"{ready.fidelity}: {ready.source}")
         else:
-            yield DoctorCheck(entry.name, "no data yet", f"attnbench data get {entry.name}")
+            yield DoctorCheck(entry.name, "no data", f"attnbench data {'get' if tried(ways) else 'list'} {entry.name}")

@@ -144,8 +144,8 @@ class Live:
 def duration(seconds: float | None) -> str:
     """A length of time in words.
 
-    >>> duration(42), duration(125), duration(7_300), duration(200_000)
-    ('42 s', '2 min 5 s', '2 h 1 min', '2 d 7 h')
+    >>> duration(42), duration(125), duration(7_300), duration(200_000), duration(4e7)
+    ('42 s', '2 min 5 s', '2 h 1 min', '2 d 7 h', 'a year or more')
     """
     if seconds is None:
         return "unknown time"
@@ -156,4 +156,4 @@ def duration(seconds: float | None) -> str:
         return f"{whole // 60} min {whole % 60} s"
     if whole < 48 * 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h" if whole < 365 * 86400 else "a year or more"

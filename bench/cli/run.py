@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..core.cell import REFERENCE
-from ..core.errors import SelectionError
+from ..core.errors import AttnbenchError, SelectionError
 from ..stats.format import counted
 from .options import RUN, Json, Offline, Seconds, folder, selected, sharing
 from .output import say, say_json, warn
@@ -146,6 +146,9 @@ def plan(
 ) -> None:
     """Show what `run` would run, what is done, and the likely cost of the rest."""
     from .. import api
+    from ..core.registry import TASKS
+    from ..process.ask import ask
+    from ..run.questions import FindSources, tried
     from .live import Live, duration
 
     options = selected(options)
@@ -162,10 +165,11 @@ def plan(
         say(notice)
     print_rows([*(_listed(made) if every else _grouped(made))])
     for task, data in made.data.items():
-        advice = (
-            f"not prepared here; `run` does it, `attnbench data list {shlex.quote(str(task))}` says what that takes"
-        )
-        say(f"data of {task}: {f'{data.fidelity}: {data.source}' if data else advice}")
+        said = f"{data.fidelity}: {data.source}" if data else "not prepared"
+        with suppress(AttnbenchError):
+            ways = "" if data else tried(ask(TASKS, task.name, FindSources(task=task, data_dir=options["data_dir"])))
+            said += "" if data else f"; `run` tries {ways or 'nothing'}; `attnbench data list '{task}'` says more"
+        say(f"data of {task}: {said}")
     guessed = {name: None for step in made.left for name in step.estimates}
     known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""
     if len(guessed) > 1:
@@ -174,10 +178,11 @@ def plan(
     cost = ", and ".join(part for part in (known, unknown) if part)
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
     if guessed:
-        tested = (
-            "not tested on any GPU" if len(guessed) > 1 else "9 in 10 of the stored trainings lie within a factor of 2"
-        )
+        tested = "not tested on any GPU" if len(guessed) > 1 else "9 in 10 of the stored trainings within a factor of 2"
+        say("A timing takes at most what its preset gives it, on any machine.", end=" ")
         say(f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}.")
+    if "year" in known:
+        say("Take `--preset quick`, fewer tasks, variants or seeds; `--device cuda` tells what a GPU takes.")
 
 
 def _listed(made: Plan) -> Iterator[tuple[str, ...]]:

@@ -23,7 +23,7 @@ from ..measure.machine import describe, device_name
 from ..models.blocks import parameters_with_projections
 from ..store.store import Store
 from ..train.objectives.objective import Evaluation
-from .events import Alive, Event, OnEvent
+from .events import Alive, Event, OnEvent, TrainingProgress
 
 QUIET_SECONDS = 0.5
 """At most so often a Cell reports on itself: a step of a small model takes a millisecond."""
@@ -89,6 +89,10 @@ class RecordBuilder:
     def heartbeat(self) -> None:
         """Called in long work, so that it is not taken to hang."""
         self.report(lambda: Alive(self.cell.key))
+
+    def filling(self, done: int, of: int) -> None:
+        """Called while the state of a decoding is filled, before its timing."""
+        self.report(lambda: TrainingProgress(self.cell.key, done, of, ""))
 
     def keep_predictions(self, found: Evaluation) -> None:
         """Stores what was predicted for each example: intervals and pairings are computed from it."""

@@ -23,6 +23,7 @@ from ..models.blocks import attention_shape
 from ..plan.facts import recipe_facts
 from ..process.ask import Reporter, Request, ask
 from .executors.executor import Resources
+from .workloads.sweep_point import decoded
 
 COUNTED_LENGTHS = 128, 256, 512
 """A cost that grows with the square of the length, or slower, is known from three lengths, in milliseconds."""
@@ -69,29 +70,34 @@ class _Counter(FlopCounter):  # type: ignore[no-untyped-call]
 class CountWork(Request[Counted | None]):
     """The work of one forward and backward pass of a variant, of one sequence and one head, at COUNTED_LENGTHS.
 
-    None of a variant that cannot run here, such as a kernel of a GPU.
+    `fills`: of filling the state of its decoding. None of a variant that cannot run here, such as a kernel of a GPU.
     """
 
     variant: Spec
     shape: AttentionShape
+    fills: bool = False
 
     def answer(self, reporter: Reporter) -> Counted | None:
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
+                self._counted(COUNTED_LENGTHS[0])  # makes what is kept for the later ones, such as a traced map
                 return tuple(self._counted(length) for length in COUNTED_LENGTHS)
         except (AttnbenchError, RuntimeError, ValueError, TypeError, NotImplementedError):
             # what the gate says of it comes with its Record
             return None
 
     def _counted(self, length: int) -> tuple[float, float, float]:
-        shape = replace(self.shape, max_length=length)
+        shape = replace(self.shape, max_length=length, causal=self.shape.causal or self.fills)
         heads = shape.heads
         variant: Variant = VARIANTS.build(self.variant, shape)
         query, key, value = (torch.randn(1, heads, length, shape.head_dim, requires_grad=True) for _ in range(3))
         hidden = [torch.randn(1, length, shape.hidden_width, requires_grad=True)] if variant.takes_hidden else []
         # a plan compiles nothing: on a fresh machine that takes a minute
         with uncompiled(), _Counter() as count:
+            if self.fills:
+                decoded(variant.eval(), (query, key, value), next(iter(hidden), None), range(length), fills=True)
+                return count.flops / heads, count.traffic_bytes / heads, count.calls
             variant.train()(query, key, value, Mask(causal=shape.causal), *hidden).sum().backward()  # type: ignore[no-untyped-call]
         flops = count.flops
         if variant.implementation not in VISIBLE:
@@ -195,7 +201,7 @@ class Estimator:
             setting = recipe_facts(cell.task, cell.preset).setting
             shape = AttentionShape(heads=COUNTED_HEADS, head_dim=model.shape.head_dim, causal=model.shape.causal,
                                    max_length=COUNTED_LENGTHS[-1])  # fmt: skip
-            counted = ask(VARIANTS, cell.variant.name, CountWork(cell.variant, shape))
+            counted = ask(VARIANTS, cell.variant.name, CountWork(cell.variant, shape, setting.get("mode") == "decode"))
         except PluginError:
             return {}
         if counted is None:
@@ -210,7 +216,10 @@ def cell_seconds(
 ) -> float:
     """What a training takes, or the share of a timing of `rows` variants; `setting`: its recipe's values."""
     if cell.lane == "time":
-        return float(setting["timing_seconds"]) / rows
+        # the state that samples start from is filled before them
+        heads = setting["batch"] * setting["heads"]
+        filling = rates.seconds(at_length(counted, setting["length"]) * [heads, heads, 1])
+        return float(setting["timing_seconds"]) / rows + filling * (setting.get("mode") == "decode")
 
     def work_of(sequences: float, tokens: int) -> Work:
         return _step_work(setting, model, counted, sequences, tokens)

@@ -58,7 +58,7 @@ class CellFinished(_Event, tag="finished", frozen=True):
 
 
 class TrainingProgress(_Event, tag="progress", frozen=True):
-    """Steps made of a training. `loss` and `value`, in the unit of `metric`, are of the last validation, if any."""
+    """Steps of a training, or of decoding before a timing; `loss`, `value` in the unit of `metric`: of a validation."""
 
     key: Name
     done: Count

@@ -46,8 +46,9 @@ class FindData(Request[Provenance | None]):
         try:
             if any(way.ready for way in task.availability(here)):
                 return task.load(here, task.recipe(self.preset), 0, self.selection).provenance
-        except (_Work, DataError):
-            pass
+        except (_Work, DataError) as lack:
+            if isinstance(lack, DataError):
+                reporter.notice(str(lack))
         return None
 
 
@@ -141,3 +142,10 @@ class FindSources(Request[list[Availability]]):
     def answer(self, reporter: Reporter) -> list[Availability]:
         task: Task = TASKS.build(self.task)
         return task.availability(place(self.data_dir, self.offline, reporter.notice, reporter.progress))
+
+
+def tried(ways: list[Availability]) -> str:
+    """The ways that a run tries, in its order, up to the first that is ready, with their cost; empty for none."""
+    end = next((at for at, way in enumerate(ways) if way.ready), len(ways))
+    found = [way for way in ways[: end + 1] if way.ready or way.advice.startswith("attnbench data get")]
+    return ", else ".join(f"{way.fidelity}: {way.source}" + f" ({way.estimate})" * bool(way.estimate) for way in found)

@@ -69,7 +69,7 @@ def status_of(results: Path) -> RunStatus:
 def _status(submission: Submission, files: JobFiles, submitting: bool, stored: set[tuple[str, str]]) -> JobStatus:
     events, _ = files.events(submission.block)
     began = [event for event in events if isinstance(event, Began)]
-    progress = [event for event in events if isinstance(event, TrainingProgress)]
+    progress = [event for event in events if isinstance(event, TrainingProgress) and event.metric]
     outcomes = submission.outcomes or Counter(
         str(event.record.outcome) for event in events if isinstance(event, CellFinished)
     )

@@ -66,7 +66,7 @@ class FolderSource(OfficialSource):
         missing = self.missing(place)
         return Availability(
             source=f"{self.name}/ tree",
-            fidelity="official",
+            fidelity="official" if missing else "official or surrogate",  # known once it is read
             ready=not missing,
             detail=f"{root} lacks {', '.join(missing)}" if missing else str(root),
             advice="; ".join(filter(None, [f"unpack {self.archive} in {place.root}", self.hint])),

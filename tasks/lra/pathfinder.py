@@ -258,7 +258,7 @@ class PathX(PathfinderTask):
         if preset.name not in self.recipes:
             known = ", ".join(self.recipes)
             raise SelectionError(
-                f"{self.name} has no preset {preset.name!r}, since training on it takes hours; it has: {known}"
+                f"{self.name} has no preset {preset.name!r}; training on it takes hours, and it has: {known}"
             )
         return super().recipe(preset)
 

@@ -85,6 +85,7 @@ def _timed(
     ready: dict[Cell, Workload] = {}
     for cell, builder in builders.items():
         context.send(CellStarted(cell.key))
+        workloads.progress = builder.filling
         failure = None
         # the next one draws the same random numbers, whatever this one draws
         with torch.random.fork_rng():

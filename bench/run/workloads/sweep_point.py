@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ....tasks.contract import Dataset
 from ....tasks.data.data import place
 from ....tasks.sweep_point import Point, TimedTask
-from ....variants.contract import AttentionShape, Mask, Variant
+from ....variants.contract import AttentionShape, KeyValueCache, Mask, Variant
 from ...core.errors import SelectionError, Unsupported
 from ...core.hashing import axis_seed
 from ...core.order import evenly_spaced
@@ -164,18 +164,10 @@ class SweepWorkloads(Workloads):
         """Work that decodes the last tokens; before each sample the state is set back to the token before them."""
         if variant.state_bytes(variant.shape) is None:
             raise Unsupported("it cannot decode")
-        length, filled = self.point.length, max(self.point.length - DECODED, 0)
-
-        @torch.no_grad()
-        def advance(state: Any, first: int, last: int) -> Any:
-            for at in range(first, last):
-                query, key, value = (x[:, :, at : at + 1] for x in self.heads)
-                hidden = None if self.hidden is None else self.hidden[:, at : at + 1]
-                _, state = variant.step_with(query, key, value, state, hidden)
-            return state
-
+        first = max(self.point.length - DECODED, 0)
+        decode = partial(decoded, variant, self.heads, self.hidden)
         # Prefilled once: the cost of a late token is asked for, and it depends on how much lies before it.
-        before = advance(None, 0, filled)
+        before = decode(range(first), fills=True, progress=self.progress)
 
         def prepare() -> None:
             # A copy each time, untimed: decoding may change its state in place, and a second sample would start further
@@ -183,7 +175,7 @@ class SweepWorkloads(Workloads):
             workload.state[:] = [copy.deepcopy(before)]
 
         def work() -> object:
-            workload.state[:] = [advance(workload.state[0], filled, length)]
+            workload.state[:] = [decode(range(first, self.point.length), workload.state[0])]
             return workload.state
 
         workload.work, workload.prepare = work, prepare
@@ -342,6 +334,23 @@ class SweepWorkloads(Workloads):
             owner(self.states, self.mask)
         else:
             owner(*self.batch[:2])
+
+
+@torch.no_grad()
+def decoded(
+    variant: Variant, heads: Sequence[Tensor], hidden: Tensor | None, tokens: range, state: Any = None, *,
+    fills: bool = False, progress: Callable[[int, int], None] = lambda done, of: None,
+) -> Any:  # fmt: skip
+    """The state after these `tokens` of `heads`: query, key and value. `fills`: nobody wants the outputs."""
+    for at in tokens:
+        query, key, value = (x[:, :, at : at + 1] for x in heads)
+        # such a state is keys and values, whatever was attended to; one by one, its buffers are those of steps
+        if fills and type(variant).step is Variant.step:
+            (state := state or KeyValueCache.empty(key, value)).append(key, value)
+        else:
+            _, state = variant.step_with(query, key, value, state, None if hidden is None else hidden[:, at : at + 1])
+        progress(at + 1, tokens.stop)
+    return state
 
 
 def point_of(task: str, device: torch.device, preset: str = "quick") -> SweepWorkloads:

@@ -89,8 +89,8 @@ class Workloads(ABC):
     """Inputs and settings that all workloads of one job share.
 
     `mode`: which of the times is measured. `units`: in one sample, such as tokens decoded. `sequences`: processed at
-    once. `real`, `padded`: tokens in one unit, without padding and with it. `limit_seconds`: a sample that takes
-    longer is a timeout, None for no such limit. `bare`: nothing but attention runs.
+    once. `real`, `padded`: tokens in one unit, without padding and with it. `limit_seconds`: a longer sample is a
+    timeout, None = no limit. `bare`: nothing but attention runs. `progress`: of filling a state, tokens so far and all.
     """
 
     recipe: Recipe
@@ -102,6 +102,7 @@ class Workloads(ABC):
     padded: float
     limit_seconds: float | None = None
     bare: bool = False
+    progress: Callable[[int, int], None] = lambda done, of: None
 
     @abstractmethod
     def workload(self, variant: Spec) -> Workload:

@@ -64,6 +64,7 @@ def test_leaving_out_the_worst_task_costs_the_rank(bench) -> None:
 def test_a_task_of_the_suite_that_nobody_ran_leaves_nobody_ranked(bench) -> None:
     found = board(filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}}), wanted=("a", "c"))
     assert found.ranked == () and {r.reason for r in found.unranked} == {"c: not run"}
+    assert "Nothing is ranked: c: not run. A rank takes all 2 tasks: `attnbench run" in found.headline
 
 
 def test_presets_are_not_averaged(bench) -> None:

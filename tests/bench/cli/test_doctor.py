@@ -58,3 +58,13 @@ def test_doctor_says_nothing_of_versions_where_all_are_current(bench, tmp_path):
 
 def test_doctor_names_the_version_of_the_code_that_runs(tmp_path):
     assert doctor(tmp_path)["attnbench"]["state"] == attnbench.__version__
+
+
+def test_doctor_promises_no_data_that_nobody_can_download(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNBENCH_DATA", str(tmp_path))
+    assert doctor(tmp_path)["lra-retrieval"]["remedy"] == "attnbench data list lra-retrieval"
+    assert doctor(tmp_path)["lra-image"]["remedy"] == "attnbench data get lra-image"
+    (tmp_path / "tsv_data").mkdir()
+    for split in ("train", "eval", "test"):
+        (tmp_path / "tsv_data" / f"new_aan_pairs.{split}.tsv").touch()
+    assert doctor(tmp_path)["lra-retrieval"]["state"] == "official or surrogate: tsv_data/ tree"

@@ -69,10 +69,12 @@ def test_kernels_that_only_stand_in_are_counted_as_those_that_run(
 ) -> None:
     require_kernels()
     work = CountWork(Spec.parse(name), AttentionShape(heads=2, head_dim=24, max_length=512, causal=causal))
-    work.answer(None)  # a map is traced at the first count
     stood_in = work.answer(None)
     monkeypatch.setattr(estimate, "uncompiled", nullcontext)
     assert stood_in is not None and stood_in == work.answer(None)
+    # a map that is traced at the first pass counts nowhere
+    calls = [counts[2] for counts in stood_in]
+    assert calls == sorted(calls)
 
 
 @pytest.mark.slow  # a whole command without a cache
@@ -95,6 +97,12 @@ def test_seconds_add_products_copies_and_calls() -> None:
 def asked_once() -> Iterator[None]:
     with asking():
         yield
+
+
+def test_a_plan_says_that_a_timing_takes_as_long_on_all_gpus(tmp_path: Path) -> None:
+    words = ["plan", "--variants", "rela", "--task", "sweep", "--device", "cuda", "--results", str(tmp_path)]
+    said = CliRunner().invoke(app, words).output
+    assert "A timing takes at most what its preset gives it, on any machine." in said
 
 
 @pytest.mark.slow
@@ -131,6 +139,15 @@ def test_a_plan_for_a_gpu_answers_without_one(tmp_path: Path, monkeypatch: pytes
         attnbench.run("rela", "recall", device="cuda", results=tmp_path)
 
 
+def test_a_decoding_counts_the_tokens_before_its_samples(tmp_path: Path) -> None:
+    made = attnbench.plan("additive", "sweep[mode=decode,length=1024,32768]", device="cpu", results=tmp_path)
+    seconds = {(step.cell.variant.name, step.cell.task.get("length", 1024)): step.seconds for step in made.steps}
+    assert all(30 <= seconds["softmax", length] < 40 for length in (1024, 32_768))
+    # each token reads those before it
+    short, long = (seconds["additive", length] - 30 for length in (1024, 32_768))
+    assert 0 < 32 * short < long < 32**2 * short
+
+
 def test_a_slower_machine_takes_longer() -> None:
     work = np.array([1e15, 1e12, 10])
     times = [each.seconds(work, "bfloat16") for each in GPUS]
@@ -146,6 +163,12 @@ def test_a_plan_prepares_no_data_and_all_six_tasks_answer(tmp_path: Path, monkey
     tasks = {step.cell.task.name for step in made.left}
     assert tasks == {"lra-listops", "lra-text", "lra-retrieval", "lra-image", "lra-pathfinder", "lra-pathx"}
     assert made.unknown == 0 and made.data[Spec("lra-pathfinder")] is None
+    words = ["plan", "--suite", "lra", "--preset", "pt-2x64", "--device", "cpu", "--results", str(tmp_path / "results")]
+    said = CliRunner().invoke(app, words).output
+    assert "data of lra-retrieval: not prepared; `run` tries nothing; `attnbench data list 'lra-retrieval'`" in said
+    assert "data of lra-image: not prepared; `run` tries official: download of cifar-10" in said
+    assert "data get 'lra-pathx[examples=200000]'" in " ".join(said.split())
+    assert "cells, 175 to run: about a year or more\n" in said and "`--device cuda` tells" in said
     assert not list((tmp_path / "cache").rglob("*.npy"))
 
 

@@ -8,7 +8,7 @@ from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.suite import Suite
 from attnbench.bench.run.context import WorkerContext
-from attnbench.bench.run.events import CellFinished
+from attnbench.bench.run.events import CellFinished, TrainingProgress
 from attnbench.bench.run.lanes import time as lane
 from attnbench.bench.run.runner import Runner, RunRequest
 from attnbench.bench.run.workloads import sweep_point as point_module
@@ -37,7 +37,7 @@ def runner(tmp_path, monkeypatch):
     def run_here(job, machine, **_):
         context = WorkerContext(
             device=torch.device("cpu"), place=DataPlace(root=tmp_path, cache=tmp_path), store=Store(tmp_path),
-            digests=job.digests, block=job.block, send=lambda event: None,
+            digests=job.digests, block=job.block, send=make.said.append,
         )  # fmt: skip
         context.machine = machine
         yield from map(CellFinished, lane.time_cells(context, list(job.cells)))
@@ -50,6 +50,7 @@ def runner(tmp_path, monkeypatch):
         request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads(), **changes)
         return Runner(request=request, on_warning=lambda text: None, on_progress=lambda *x: None)
 
+    make.said = []
     return make
 
 
@@ -105,6 +106,12 @@ def test_a_sample_that_takes_longer_than_a_whole_point_is_a_timeout(runner, monk
     found = run(runner("softmax"))
     assert [found["softmax", n].outcome for n in (64, 128, 256)] == [Outcome.OK, Outcome.TIMEOUT, Outcome.TIMEOUT]
     assert "one sample takes 9 s" in found["softmax", 128].reason
+
+
+def test_filling_the_state_of_a_decoding_is_progress(runner):
+    found = run(runner("linear", "sweep[heads=1,head_dim=16,length=64,mode=decode]"))
+    said = {event.key: event.of for event in runner.said if isinstance(event, TrainingProgress)}
+    assert said == {record.key: 48 for record in found.values()}
 
 
 @pytest.mark.slow

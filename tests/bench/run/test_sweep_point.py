@@ -11,7 +11,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate.build import build_checked
 from attnbench.bench.measure.memory import peak_bytes
 from attnbench.bench.run.lanes.timing_record import memory
-from attnbench.bench.run.workloads.sweep_point import DECODED, point_of
+from attnbench.bench.run.workloads.sweep_point import DECODED, decoded, point_of
 
 CPU = torch.device("cpu")
 SMALL = "length=192,heads=2,head_dim=16"
@@ -68,6 +68,19 @@ def test_the_state_of_linear_attention_does_not_grow() -> None:
     sizes = [next(subject(f"sweep[length={n},heads=2,head_dim=16,mode=decode]", "linear")[1].attention()).value
              for n in (64, 256)]  # fmt: skip
     assert sizes[0] == sizes[1] < 2 * 2 * 16 * 4 * 64
+
+
+def test_a_state_of_keys_and_values_alone_is_filled_without_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, one = subject(f"sweep[{SMALL},mode=decode]")
+    one.prepare()
+    stepped = decoded(one.variants[0], one.inputs, None, range(192 - DECODED))
+    assert [(x.key.shape, x.length) for x in one.state] == [(stepped.key.shape, stepped.length)]
+    assert all(
+        torch.equal(x[:, :, : stepped.length], y[:, :, : stepped.length])
+        for x, y in zip((one.state[0].key, one.state[0].value), (stepped.key, stepped.value), strict=True)
+    )
+    monkeypatch.setattr(type(one.variants[0]), "forward", lambda *_: pytest.fail("it attends"))
+    subject(f"sweep[{SMALL},mode=decode]")
 
 
 def test_what_cannot_decode_is_unsupported() -> None:
