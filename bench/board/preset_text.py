@@ -103,6 +103,8 @@ def _rates(setting: Mapping[str, Any]) -> str:
     if not grid:
         return f"{setting['learning_rate']:g}"
     listed = " or ".join(f"{rate:g}" for rate in grid)
+    best = "the best"
     if extensions := setting.get("rate_extensions", 0):
         listed += f", and beyond an end of these while the best lies there, at most {extensions} times"
-    return f"{listed}, of which each variant takes the best by validation on seeds that no board uses"
+        best += ", of equals the middle one,"
+    return f"{listed}, of which each variant takes {best} by validation on seeds that no board uses"

@@ -12,7 +12,7 @@ from attnbench.bench.core.cell import FIRST_TUNING_SEED, Cell
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.store.learning_rates import choose_rate, first_results
+from attnbench.bench.store.learning_rates import choose_rate, first_results, search
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
 Pair = tuple[float, float]
@@ -75,6 +75,22 @@ def test_bits_are_better_when_lower_and_one_seed_makes_no_ties() -> None:
         return trial(rate, (0, 0), measurements=measured, metric=METRICS["bits_per_character"])
 
     assert choose_rate({1e-3: [read(1e-3, 2.0, 1.0)], 4e-3: [read(4e-3, 2.001, 0.9)]}).rate == 1e-3
+
+
+def test_rates_that_are_as_good_give_the_middle_one_where_rates_may_be_added() -> None:
+    """The largest of them had the smallest loss, and trainings fail right behind it."""
+    found = {1e-3: (1.0, 0.03), 4e-3: (1.0, 0.02), 1.2e-2: (1.0, 0.01), 3.6e-2: (0.01, 5.0)}
+
+    def trials_of(rate: float) -> list[Record]:
+        return [trial(rate, found[rate], seed) for seed in (0, 1)]
+
+    rates, choice = search([1e-3, 4e-3], 2, 2, trials_of)
+    assert rates == tuple(found) and choice is not None and choice.rate == 4e-3
+    # of two the smaller, and nothing else where one is better than all
+    found[1e-3] = (0.9, 0.5)
+    assert search([1e-3, 4e-3], 2, 2, trials_of)[1] == choice
+    found[1.2e-2] = (0.99, 0.01)
+    assert search([1e-3, 4e-3], 0, 2, trials_of)[1] == choice
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 9)), min_size=2, max_size=5), st.data())
