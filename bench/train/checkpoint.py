@@ -52,9 +52,10 @@ class Training:
     `best`: the higher the better, see `Evaluation.rank`. `last_states`: to be averaged at the end. `data_seconds`: of
     `seconds`, those in which the loop waited for its batches; `host_seconds`: those in which the host made steps, which
     on a GPU is to launch them. `replays`: steps that were replays of a CUDA graph. `mark`: of the account that made it,
-    see `mark_of`.
+    see `mark_of`. `learning_rate`: the highest, which a preset with a grid chooses for each variant.
     """
 
+    learning_rate: float
     step: int = 0
     replays: int = 0
     seconds: float = 0.0
@@ -128,12 +129,12 @@ def write_checkpoint(path: Path, model: torch.nn.Module, optimiser: torch.optim.
 
 
 def read_checkpoint(
-    path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: torch.device, steps: int
+    path: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, device: torch.device, steps: int, rate: float
 ) -> Training:
     """The state at the last checkpoint; model, optimiser and random generators are set back to it.
 
-    Raises StoreError, and leaves all of them as they are, where the file is none of this model, or of a run of more
-    `steps`.
+    Raises StoreError, and leaves all of them as they are, where the file is none of this model, of a run of more
+    `steps`, or of one at another learning rate, since other trials may have chosen one since.
     """
     before = {name: value.detach().clone() for name, value in model.state_dict().items()}
     settings, random = optimiser.state_dict(), torch.get_rng_state()
@@ -143,6 +144,8 @@ def read_checkpoint(
         # before anything is loaded: a training that starts over begins with the parameters of its seed
         if state.step > steps:
             raise ValueError(f"it is of a longer run, of {state.step} steps instead of {steps}")
+        if state.learning_rate != rate:
+            raise ValueError(f"it is of a training at the learning rate {state.learning_rate:g} instead of {rate:g}")
         model.load_state_dict(content["model"])
         optimiser.load_state_dict(content["optimiser"])
         _check_moments(optimiser)
@@ -199,7 +202,7 @@ def _training(values: dict[str, Any], model: dict[str, torch.Tensor]) -> Trainin
     """The state, once each of its parts has the type and the shape of this model."""
     state = Training(**values | {"curve": [ValidationPoint(**point) for point in values["curve"]]})
     wholes = (state.step, state.replays, state.loss_steps, state.best_step)
-    reals = (state.seconds, state.data_seconds, state.host_seconds, state.loss_sum, *state.best)
+    reals = (state.learning_rate, state.seconds, state.data_seconds, state.host_seconds, state.loss_sum, *state.best)
     is_numbered = all(type(each) is int and each >= 0 for each in wholes) and type(state.mark) is str
     if not is_numbered or not all(type(each) is float for each in reals):
         raise TypeError("its counts are no numbers")

@@ -56,7 +56,7 @@ class Trainer:
         self.ordinary = why_not(model, recipe, device)
         self.optimiser = adamw(model, recipe, device, captured=not self.ordinary)
         self.mark = mark
-        self.state = Training(mark=mark or "")
+        self.state = Training(learning_rate=recipe.learning_rate, mark=mark or "")
         # summed on the device, so that no step waits for the host
         self.loss_total = torch.zeros((), dtype=torch.float64, device=device)
         self.step: OrdinaryStep = partial(ordinary_step, model, self.optimiser, recipe)
@@ -167,7 +167,9 @@ class Trainer:
         if self.checkpoint is None or not self.checkpoint.exists():
             return
         try:
-            self.state = read_checkpoint(self.checkpoint, self.model, self.optimiser, self.device, self.recipe.steps)
+            self.state = read_checkpoint(
+                self.checkpoint, self.model, self.optimiser, self.device, self.recipe.steps, self.recipe.learning_rate
+            )
             self.loss_total.fill_(self.state.loss_sum)
             if self.mark is not None and not (self.mark and self.state.mark == self.mark):
                 self.notice(

@@ -41,7 +41,7 @@ def made(width: int = 4) -> tuple[torch.nn.Module, torch.optim.Optimizer, Traini
     optimiser.step()
     best = {name: value.detach().clone() for name, value in model.state_dict().items()}
     point = ValidationPoint(step=3, train_loss=1.0, validation_loss=1.0, validation=0.5, seconds=1.0)
-    return model, optimiser, Training(step=3, best=(0.5, -1.0), best_state=best, curve=[point])
+    return model, optimiser, Training(learning_rate=1e-3, step=3, best=(0.5, -1.0), best_state=best, curve=[point])
 
 
 def changed(change: Callable[[dict[str, object]], object]) -> Callable[[bytes], bytes]:
@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_is_refused_and_changes_nothing(
     before = {name: value.clone() for name, value in model.state_dict().items()}
     drawn = torch.get_rng_state()
     with pytest.raises(StoreError, match="cannot read the checkpoint"):
-        read_checkpoint(path, model, optimiser, CPU, 3)
+        read_checkpoint(path, model, optimiser, CPU, 3, 1e-3)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn) and not Path("executed").exists()
     optimiser.step()
@@ -112,7 +112,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "checkpoint.pt", *made(width=5))
     model, optimiser, _ = made()
     with pytest.raises(StoreError, match="cannot read the checkpoint"):
-        read_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, CPU, 3)
+        read_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, CPU, 3, 1e-3)
 
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "text", "pickle", "list", "no training"])
@@ -130,7 +130,7 @@ def test_the_checkpoint_of_a_large_model_is_read(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(checkpoint, "SLACK", 2**14)
     model, optimiser, state = made(width=4000)
     write_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, state)
-    assert read_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, CPU, 3).step == 3
+    assert read_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, CPU, 3, 1e-3).step == 3
 
 
 def test_a_folder_in_its_place_is_set_aside_too(tmp_path: Path) -> None:
@@ -138,10 +138,10 @@ def test_a_folder_in_its_place_is_set_aside_too(tmp_path: Path) -> None:
     path.mkdir()
     model, optimiser, state = made()
     with pytest.raises(StoreError, match="a folder"):
-        read_checkpoint(path, model, optimiser, CPU, 3)
+        read_checkpoint(path, model, optimiser, CPU, 3, 1e-3)
     assert set_aside(path).is_dir()
     write_checkpoint(path, model, optimiser, state)
-    assert read_checkpoint(path, model, optimiser, CPU, 3).step == 3
+    assert read_checkpoint(path, model, optimiser, CPU, 3, 1e-3).step == 3
 
 
 def test_a_write_that_fails_leaves_the_old_checkpoint_and_no_other_file(

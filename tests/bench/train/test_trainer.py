@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -243,11 +244,15 @@ def test_a_damaged_checkpoint_is_set_aside_and_training_starts_over(content: byt
     assert (tmp_path / "checkpoint.pt.damaged").read_bytes() == content and file.stat().st_size > len(content)
 
 
-def test_a_checkpoint_of_a_longer_run_is_set_aside_and_leaves_no_trained_parameter(tmp_path: Path) -> None:
-    file, shorter = tmp_path / "cell.pt", replace(RECIPE, steps=4)
+@pytest.mark.parametrize(("changes", "why"), [({"steps": 4}, "longer run"), ({"learning_rate": 3e-4}, "learning rate")])
+def test_a_checkpoint_of_another_run_is_set_aside_and_leaves_no_trained_parameter(
+    changes: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    """Of a longer one, or at a rate that the trials of then chose: a Record would name a rate that was not used."""
+    file, other = tmp_path / "cell.pt", replace(RECIPE, **changes)
     trainer(checkpoint=file).run()
     notices: list[str] = []
-    again, fresh = trainer(recipe=shorter, checkpoint=file, notice=notices.append), trainer(recipe=shorter)
+    again, fresh = trainer(recipe=other, checkpoint=file, notice=notices.append), trainer(recipe=other)
     assert [point.train_loss for point in again.run().curve] == [point.train_loss for point in fresh.run().curve]
     assert all(torch.equal(value, fresh.model.state_dict()[name]) for name, value in again.model.state_dict().items())
-    assert len(notices) == 1 and "longer run" in notices[0] and file.with_name("cell.pt.damaged").exists()
+    assert len(notices) == 1 and why in notices[0] and file.with_name("cell.pt.damaged").exists()
