@@ -97,14 +97,12 @@ def _rates(setting: Mapping[str, Any]) -> str:
     >>> _rates({"learning_rate": 0.001}), _rates({"learning_rate": 0.001, "learning_rates": [0.001, 0.004]})
     ('0.001', '0.001 or 0.004, of which each variant takes the best by validation on seeds that no board uses')
     >>> _rates({"learning_rate": 0.001, "learning_rates": [0.001, 0.004], "rate_extensions": 2}).partition(", of")[0]
-    '0.001 or 0.004, and beyond an end of these while the best lies there, at most 2 times'
+    '0.001 or 0.004, and beyond an end of these while that is better by a standard error, at most 2 times'
     """
     grid = setting.get("learning_rates")
     if not grid:
         return f"{setting['learning_rate']:g}"
     listed = " or ".join(f"{rate:g}" for rate in grid)
-    best = "the best"
     if extensions := setting.get("rate_extensions", 0):
-        listed += f", and beyond an end of these while the best lies there, at most {extensions} times"
-        best += ", of equals the middle one,"
-    return f"{listed}, of which each variant takes {best} by validation on seeds that no board uses"
+        listed += f", and beyond an end of these while that is better by a standard error, at most {extensions} times"
+    return f"{listed}, of which each variant takes the best by validation on seeds that no board uses"

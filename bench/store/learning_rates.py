@@ -41,8 +41,8 @@ class _Score(NamedTuple):
     loss: float
 
 
-def choose_rate(tried: Mapping[float, Sequence[Record]], *, central: bool = False) -> RateChoice:
-    """The choice from the Records of every rate, one a tuning seed; `central`: the middle one of ties.
+def choose_rate(tried: Mapping[float, Sequence[Record]]) -> RateChoice:
+    """The choice from the Records of every rate, one a tuning seed.
 
     The best mean validation score counts. Rates within one standard error of it are ties, and of these the smallest
     validation loss counts, then the smallest rate (the one-standard-error rule of Breiman et al. 1984, with the loss
@@ -50,18 +50,9 @@ def choose_rate(tried: Mapping[float, Sequence[Record]], *, central: bool = Fals
     right and two wrong ones added (Agresti and Coull 1998), so that it is not 0 at 100 %; or over the tuning seeds,
     where that is larger. A rate at which any training failed, or ended with a loss that is not finite, is not
     chosen.
-
-    The middle one, of two the smaller, is farthest from the rates at which trainings fail: two trials of scalable
-    softmax recalled all at 1e-3, 4e-3 and 1.2e-2, whose loss was the smallest, and which failed at five of six seeds.
     """
-    scores = [found for rate, records in sorted(tried.items()) if (found := _score(rate, records)) is not None]
-    if not scores:
-        return _failure(tried)
-    best = max(scores, key=lambda one: (one.advantage, -one.loss))
-    ties = [one for one in scores if one.advantage >= best.advantage - best.error]
-    if central:
-        return RateChoice(ties[(len(ties) - 1) // 2].rate)
-    return RateChoice(min(ties, key=lambda one: (one.loss, one.rate)).rate)
+    scores = _scores(tried)
+    return RateChoice(min(_ties(scores), key=lambda one: (one.loss, one.rate)).rate) if scores else _failure(tried)
 
 
 def extended(grid: Sequence[float], extensions: int) -> tuple[float, ...]:
@@ -83,21 +74,30 @@ def search(
 ) -> tuple[tuple[float, ...], RateChoice | None]:
     """The rates that a variant tries, and its choice; None where a trial of one of them has no Record yet.
 
-    These are the grid, and while the smallest loss of the best lies at an end one more rate beyond that end, at most
-    `extensions` of them: a best rate at an end tells nothing of what lies beyond. Where rates may be added, the choice
-    is the middle one of those that are as good as the best. `seeds`: trials of each rate.
+    These are the grid, and while the choice lies at an end one more rate beyond that end, at most `extensions` of
+    them: a best rate at an end tells nothing of what lies beyond. What lies beyond is chosen where it is better by more
+    than its standard error. Else the grid's rate stays: two trials of scalable softmax recalled all at 4e-3 and at
+    1.2e-2, where the loss was smaller, and where five of six other trainings failed. `seeds`: trials of each rate.
     """
     rates = extended(grid, extensions)
     low, high = extensions, extensions + len(grid)
-    for left in range(extensions, -1, -1):
-        tried = {rate: trials_of(rate) for rate in rates[low:high]}
-        if any(len(found) < seeds for found in tried.values()):
+    tried = {rate: trials_of(rate) for rate in rates[low:high]}
+    if any(len(found) < seeds for found in tried.values()):
+        return tuple(tried), None
+    choice = choose_rate(tried)
+    for _ in range(extensions):
+        if choice.rate == rates[low]:
+            low, beyond = low - 1, rates[low - 1]
+        elif choice.rate == rates[high - 1]:
+            high, beyond = high + 1, rates[high]
+        else:
             break
-        choice = choose_rate(tried)
-        if not left or choice.rate not in (rates[low], rates[high - 1]):
-            return tuple(tried), choose_rate(tried, central=extensions > 0)
-        low, high = (low - 1, high) if choice.rate == rates[low] else (low, high + 1)
-    return rates[low:high], None
+        two = {choice.rate: trials_of(choice.rate), beyond: trials_of(beyond)}
+        if len(two[beyond]) < seeds:
+            return rates[low:high], None
+        if [one.rate for one in _ties(_scores(two))] == [beyond]:
+            choice = RateChoice(beyond)
+    return rates[low:high], choice
 
 
 def first_results(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
@@ -119,6 +119,17 @@ def without_rates(setting: Mapping[str, Any]) -> str:
     return json.dumps(
         {name: value for name, value in setting.items() if name not in RATE_SETTINGS}, sort_keys=True, default=str
     )
+
+
+def _scores(tried: Mapping[float, Sequence[Record]]) -> list[_Score]:
+    """Of the rates at which every training ended well, in ascending order."""
+    return [found for rate, records in sorted(tried.items()) if (found := _score(rate, records)) is not None]
+
+
+def _ties(scores: Sequence[_Score]) -> list[_Score]:
+    """The best, and those within one standard error of it."""
+    best = max(scores, key=lambda one: (one.advantage, -one.loss))
+    return [one for one in scores if one.advantage >= best.advantage - best.error]
 
 
 def _score(rate: float, records: Sequence[Record]) -> _Score | None:

@@ -77,20 +77,22 @@ def test_bits_are_better_when_lower_and_one_seed_makes_no_ties() -> None:
     assert choose_rate({1e-3: [read(1e-3, 2.0, 1.0)], 4e-3: [read(4e-3, 2.001, 0.9)]}).rate == 1e-3
 
 
-def test_rates_that_are_as_good_give_the_middle_one_where_rates_may_be_added() -> None:
-    """The largest of them had the smallest loss, and trainings fail right behind it."""
+def test_a_rate_beyond_the_grid_is_taken_only_where_it_is_better() -> None:
+    """At 1.2e-2 both trials learn all with the smallest loss, and trainings fail right behind it."""
     found = {1e-3: (1.0, 0.03), 4e-3: (1.0, 0.02), 1.2e-2: (1.0, 0.01), 3.6e-2: (0.01, 5.0)}
 
-    def trials_of(rate: float) -> list[Record]:
-        return [trial(rate, found[rate], seed) for seed in (0, 1)]
+    def searched(extensions: int) -> tuple[tuple[float, ...], float | None]:
+        rates, choice = search([1e-3, 4e-3], extensions, 2, lambda rate: [trial(rate, found[rate], s) for s in (0, 1)])
+        assert choice is not None
+        return rates, choice.rate
 
-    rates, choice = search([1e-3, 4e-3], 2, 2, trials_of)
-    assert rates == tuple(found) and choice is not None and choice.rate == 4e-3
-    # of two the smaller, and nothing else where one is better than all
-    found[1e-3] = (0.9, 0.5)
-    assert search([1e-3, 4e-3], 2, 2, trials_of)[1] == choice
-    found[1.2e-2] = (0.99, 0.01)
-    assert search([1e-3, 4e-3], 0, 2, trials_of)[1] == choice
+    assert searched(2) == ((1e-3, 4e-3, 1.2e-2), 4e-3)
+    found[4e-3] = (0.9, 0.5)
+    found[3.33e-4] = (0.2, 2.0)
+    assert searched(2) == ((3.33e-4, 1e-3, 4e-3), 1e-3)
+    found[1e-3] = (0.7, 0.9)
+    assert searched(2) == ((1e-3, 4e-3, 1.2e-2, 3.6e-2), 1.2e-2)
+    assert searched(0) == ((1e-3, 4e-3), 4e-3)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 9)), min_size=2, max_size=5), st.data())
