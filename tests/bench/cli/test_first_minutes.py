@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_shell_asks_for_completions_and_gets_them() -> None:
     assert asked.output.split() == ["rela,entmax15"]
 
 
-def test_choose_without_a_length_shows_what_it_can_answer() -> None:
+def test_choose_without_a_length_shows_what_it_can_answer(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["choose", "--results", RESULTS])
     assert shown.exit_code == 0 and "a training step at 128, 192, 256" in shown.output
     command = shown.output.split("`attnbench choose --length ")[1].split("`")[0]
@@ -80,8 +81,11 @@ def test_choose_without_a_length_shows_what_it_can_answer() -> None:
     assert answer.exit_code == 0 and "Which attention costs least" in answer.output
     shown = CliRunner().invoke(app, ["choose", "--results", RESULTS, "--mode", "decode"])
     assert "--mode decode" in shown.output
-    shown = CliRunner().invoke(app, ["choose", "--results", f"{RESULTS}/facts", "--mode", "decode"])
-    assert f"mode=decode]' --results {RESULTS}/facts" in shown.output
+    # trainings alone
+    (tmp_path / "records").mkdir()
+    shutil.copy(f"{RESULTS}/facts/records/9b82fe453c74.jsonl", tmp_path / "records")
+    shown = CliRunner().invoke(app, ["choose", "--results", str(tmp_path), "--mode", "decode"])
+    assert f"mode=decode]' --results {tmp_path}" in shown.output
 
 
 def test_a_plan_says_that_its_time_is_an_estimate_where_nothing_has_run(tmp_path: Path) -> None:
