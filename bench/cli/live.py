@@ -141,6 +141,10 @@ class Live:
         return bar
 
 
+YEAR = 365 * 86400
+"""Seconds; nobody waits that long, so that more digits tell nothing."""
+
+
 def duration(seconds: float | None) -> str:
     """A length of time in words.
 
@@ -156,4 +160,4 @@ def duration(seconds: float | None) -> str:
         return f"{whole // 60} min {whole % 60} s"
     if whole < 48 * 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h" if whole < 365 * 86400 else "a year or more"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h" if whole < YEAR else "a year or more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -149,7 +150,7 @@ def plan(
     from ..core.registry import TASKS
     from ..process.ask import ask
     from ..run.questions import FindSources, tried
-    from .live import Live, duration
+    from .live import YEAR, Live, duration
 
     options = selected(options)
     with Live(quiet=json) as live:
@@ -165,23 +166,29 @@ def plan(
         say(notice)
     print_rows([*(_listed(made) if every else _grouped(made))])
     for task, data in made.data.items():
-        said = f"{data.fidelity}: {data.source}" if data else "not prepared"
+        if data:
+            say(f"data of {task}: {data.fidelity}: {data.source}")
+            continue
+        said = ""
+        # a plan stands without what a task would tell of its sources
         with suppress(AttnbenchError):
-            ways = "" if data else tried(ask(TASKS, task.name, FindSources(task=task, data_dir=options["data_dir"])))
-            said += "" if data else f"; `run` tries {ways or 'nothing'}; `attnbench data list '{task}'` says more"
-        say(f"data of {task}: {said}")
+            ways = tried(ask(TASKS, task.name, FindSources(task=task, data_dir=options["data_dir"])))
+            more = f"attnbench data list {shlex.quote(str(task))}"
+            said = f"; `run` tries {ways or 'nothing'}; `{more}` says more"
+        say(f"data of {task}: not prepared{said}")
     guessed = {name: None for step in made.left for name in step.estimates}
     known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""
-    if len(guessed) > 1:
-        known = "about " + ", ".join(f"{duration(made.seconds_on(name))} on one {name}" for name in guessed)
+    on_one = {name: made.seconds_on(name) for name in guessed} if len(guessed) > 1 else {}
+    if on_one:
+        known = "about " + ", ".join(f"{duration(seconds)} on one {name}" for name, seconds in on_one.items())
     unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""
     cost = ", and ".join(part for part in (known, unknown) if part)
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
     if guessed:
-        tested = "not tested on any GPU" if len(guessed) > 1 else "9 in 10 of the stored trainings within a factor of 2"
+        tested = "not tested on any GPU" if on_one else "9 in 10 of the stored trainings within a factor of 2"
         say("A timing takes at most what its preset gives it, on any machine.", end=" ")
         say(f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}.")
-    if "year" in known:
+    if max(on_one.values(), default=made.seconds) >= YEAR:
         say("Take `--preset quick`, fewer tasks, variants or seeds; `--device cuda` tells what a GPU takes.")
 
 

@@ -46,9 +46,10 @@ class FindData(Request[Provenance | None]):
         try:
             if any(way.ready for way in task.availability(here)):
                 return task.load(here, task.recipe(self.preset), 0, self.selection).provenance
-        except (_Work, DataError) as lack:
-            if isinstance(lack, DataError):
-                reporter.notice(str(lack))
+        except _Work:
+            pass
+        except DataError as lack:
+            reporter.notice(str(lack))
         return None
 
 
