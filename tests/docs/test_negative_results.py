@@ -19,8 +19,6 @@ PAGE = (ROOT / "docs" / "negative-results.md").read_text(encoding="utf-8")
             "lra-listops",
             "No variant beats the rule root-and-literals (54.4). No variant differs measurably from softmax",
         ),
-        ("lra-pathfinder", "Even softmax learned nothing here"),
-        ("lra-retrieval", "Even softmax learned nothing here"),
     ],
 )
 def test_no_variant_could_be_told_from_softmax(task, said):
@@ -42,9 +40,8 @@ def test_a_gain_of_attention_is_shown_on_text_alone(task, is_shown):
     assert low < 0 and (high < 0) == is_shown
 
 
-@pytest.mark.parametrize("task", ["lra-listops", "lra-retrieval"])
-def test_a_rule_beats_every_variant(task):
-    rows = [re.split(r" \| ", line.strip("| ")) for line in BOARDS[f"{task} (quick)"].lines[2:]]
+def test_a_rule_beats_every_variant_on_listops():
+    rows = [re.split(r" \| ", line.strip("| ")) for line in BOARDS["lra-listops (quick)"].lines[2:]]
     best = {
         kind: max(float(row[2].split()[0]) for row in rows if (row[0] == "baseline") == kind) for kind in (True, False)
     }
