@@ -1,12 +1,13 @@
 """What a mechanism costs on a CPU: forward and backward of attention as multiples of softmax, for one variant or all.
 
-    OMP_NUM_THREADS=2 python tools/cost_of_mechanisms.py [--only "sigmoid;window"] [--forward] [--eager] [--minutes 9.5]
+    OMP_NUM_THREADS=2 python tools/cost_of_mechanisms.py [--only "sigmoid;window"] [--forward] [--bfloat16] [--eager]
 
 A row is a variant, a column one of twelve settings: 8 × 8 heads of 256 and of 1,024 tokens, 1 × 8 of 4,096, 64 wide,
 all keys and causal, dropout of weights 0 and 0.1. Each setting is one interleaved run of
 `scaled_dot_product_attention` without dropout, the same a second time (the null control), and the variants by the code
-that `impl=auto` takes; `--eager` times each variant's definition beside it, `--forward` the forward pass alone. Before
-it is timed, each is compared with its definition in float64 on a small input.
+that `impl=auto` takes; `--eager` times each variant's definition beside it, `--forward` the forward pass alone,
+`--bfloat16` all in bfloat16, softmax too. Before it is timed, each is compared with its definition in float64 on a
+small input.
 
 A setting is appended to a file when it is measured, and not measured again: the same command goes on where it stopped,
 and ends with the table of all that is there. `--minutes` bounds one call; a setting that would not fit is left for the
@@ -48,8 +49,8 @@ NAMES = (
 SHAPES = ((8, 8, 256), (8, 8, 1024), (1, 8, 4096))
 SETTINGS = tuple(itertools.product(SHAPES, (False, True), (0.0, 0.1)))
 HEAD_DIM = 64
-# of the largest entry, float32 beside float64; ReLA's norm multiplies rounding on rows that are nearly null
-ALLOWED_ERROR = 5e-5
+# of the largest entry, beside float64; ReLA's norm multiplies rounding on rows that are nearly null
+ALLOWED_ERRORS = {torch.float32: 5e-5, torch.bfloat16: 5e-2}
 
 Pass = Callable[[], list[Tensor]]
 
@@ -74,15 +75,14 @@ def passes(attention: Callable[..., Tensor], inputs: list[Tensor], upstream: Ten
     return [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
 
 
-def drawn(batch: int, heads: int, length: int) -> tuple[list[Tensor], Tensor]:
-    query, key, value, upstream = torch.randn(
-        4, batch, heads, length, HEAD_DIM, generator=torch.Generator().manual_seed(0)
-    )
+def drawn(batch: int, heads: int, length: int, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
+    given = torch.randn(4, batch, heads, length, HEAD_DIM, generator=torch.Generator().manual_seed(0))
+    query, key, value, upstream = given.to(dtype)
     return [query, key, value], upstream
 
 
 def subject(
-    name: str, impl: str, shape: tuple[int, int, int], causal: bool, rate: float, forward: bool
+    name: str, impl: str, shape: tuple[int, int, int], causal: bool, rate: float, forward: bool, dtype: torch.dtype
 ) -> Subject | str:
     """The variant, compared with its definition; or the reason why there is none."""
     batch, heads, length = shape
@@ -95,37 +95,39 @@ def subject(
         variant = build(
             of, AttentionShape(heads=heads, head_dim=HEAD_DIM, max_length=tokens, causal=causal, dropout=dropout)
         )
-        return variant.train(not forward)
+        return variant.to(dtype).train(not forward)
 
     try:
         variant = made(length, rate)
-        small, upstream = drawn(1, heads, 192)
+        small, upstream = drawn(1, heads, 192, dtype)
         found = passes(lambda *x: made(192, 0.0)(*x, Mask(causal=causal)), small, upstream)
         wide = made(192, 0.0).double()
         right = passes(lambda *x: wide(*x, Mask(causal=causal)), [x.double() for x in small], upstream.double())
     except Exception as error:
         return str(error)
     worst = max(float((x - y).abs().max() / y.abs().max()) for x, y in zip(found, right, strict=True))
-    if not worst < ALLOWED_ERROR:
+    if not worst < ALLOWED_ERRORS[dtype]:
         return f"{worst:.1e} away from float64; not timed"
-    inputs, given = drawn(batch, heads, length)
+    inputs, given = drawn(batch, heads, length, dtype)
     attention = lambda *x: variant(*x, Mask(causal=causal))  # noqa: E731
     run = lambda: passes(attention, inputs, None if forward else given)  # noqa: E731
     run()
     return Subject(run=run, ran=variant.implementation, density=variant.density(variant.shape))
 
 
-def measured(names: list[str], setting: tuple, eager: bool, forward: bool, seconds: float) -> dict[str, object]:
+def measured(
+    names: list[str], setting: tuple, eager: bool, forward: bool, dtype: torch.dtype, seconds: float
+) -> dict[str, object]:
     """One line of the file: ratios of processor time and of time, their quartiles, the code that ran."""
     (batch, heads, length), causal, rate = setting
-    inputs, given = drawn(batch, heads, length)
+    inputs, given = drawn(batch, heads, length, dtype)
     upstream = None if forward else given
     whole = lambda *x: F.scaled_dot_product_attention(*x, is_causal=causal)  # noqa: E731
     work: dict[str, Pass] = dict.fromkeys((REFERENCE, AGAIN), lambda: passes(whole, inputs, upstream))
     rows: dict[str, dict[str, object]] = {REFERENCE: {"ran": "SDPA"}, AGAIN: {"ran": "SDPA"}}
     for name, impl in itertools.product(names, ("auto", "eager") if eager else ("auto",)):
         label = name if impl == "auto" else f"{name} · eager"
-        found = subject(name, impl, (batch, heads, length), causal, rate, forward)
+        found = subject(name, impl, (batch, heads, length), causal, rate, forward, dtype)
         if isinstance(found, str):
             rows[label] = {"left out": found}
         elif impl == "auto" or found.ran != rows[name].get("ran"):
@@ -140,7 +142,8 @@ def measured(names: list[str], setting: tuple, eager: bool, forward: bool, secon
         rows[label] |= {"ratio": statistics.median(ratios), "cpu_ratio": statistics.median(of_processor)}
         rows[label] |= {"quartiles": statistics.quantiles(ratios, n=4)[::2]}
     return {
-        **{"shape": [batch, heads, length], "causal": causal, "dropout": rate, "forward": forward},
+        **{"shape": [batch, heads, length], "causal": causal, "dropout": rate},
+        **{"forward": forward, "dtype": str(dtype)},
         **{"rounds": timing.rounds, "rows": rows, "threads": torch.get_num_threads()},
         **{"softmax_ms": 1e3 * statistics.median(base.seconds), "others": str(timing.system_load)},
         **{"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability()},
@@ -178,6 +181,7 @@ def main() -> None:
     parser.add_argument("--shapes", default="", help="of the settings, such as 8,8,1024;1,8,4096; all without it")
     parser.add_argument("--eager", action="store_true", help="time the definitions beside")
     parser.add_argument("--forward", action="store_true", help="time the forward pass alone, in evaluation")
+    parser.add_argument("--bfloat16", action="store_true", help="time all in bfloat16")
     parser.add_argument("--minutes", type=float, default=9.5, help="of one call")
     parser.add_argument("--seconds", type=float, default=35.0, help="of one setting, after its warm-up")
     parser.add_argument("--json", type=Path, default=Path("cost_of_mechanisms.jsonl"), help="one line for each setting")
@@ -186,7 +190,9 @@ def main() -> None:
     names = chosen.only.split(";")
     shapes = {tuple(map(int, each.split(","))) for each in chosen.shapes.split(";") if each} or set(SHAPES)
     text = chosen.json.read_text(encoding="utf-8") if chosen.json.is_file() else ""
-    lines = [line for line in map(json.loads, filter(None, text.split("\n"))) if line["forward"] == chosen.forward]
+    dtype = torch.bfloat16 if chosen.bfloat16 else torch.float32
+    kept = map(json.loads, filter(None, text.split("\n")))
+    lines = [line for line in kept if (line["forward"], line["dtype"]) == (chosen.forward, str(dtype))]
     started, longest = time.monotonic(), 0.0
     for setting in SETTINGS:
         known = {
@@ -203,7 +209,7 @@ def main() -> None:
         if began - started + longest > 60 * chosen.minutes:
             print("The same command measures the other settings.")
             break
-        line = measured(missing, setting, chosen.eager, chosen.forward, chosen.seconds)
+        line = measured(missing, setting, chosen.eager, chosen.forward, dtype, chosen.seconds)
         lines.append(line)
         with chosen.json.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
