@@ -30,6 +30,7 @@ from torch.nn import functional as F
 from attnbench import register
 from attnbench.bench.measure.timer import interleave
 from attnbench.variants import AttentionShape, Mask, build, elementwise_map
+from attnbench.variants.contract import Variant
 
 REFERENCE, AGAIN = "softmax", "softmax again"
 
@@ -72,13 +73,18 @@ def passes(attention: Callable[..., Tensor], inputs: list[Tensor], upstream: Ten
     leaves = [x.detach().requires_grad_() for x in inputs]
     torch.manual_seed(0)
     output = attention(*leaves)
-    return [output.detach(), *torch.autograd.grad(output, leaves, upstream)]
+    # the synthesizer reads no key
+    gradients = torch.autograd.grad(output, leaves, upstream, materialize_grads=True)
+    return [output.detach(), *gradients]
 
 
-def drawn(batch: int, heads: int, length: int, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    given = torch.randn(4, batch, heads, length, HEAD_DIM, generator=torch.Generator().manual_seed(0))
-    query, key, value, upstream = given.to(dtype)
-    return [query, key, value], upstream
+def drawn(
+    batch: int, heads: int, length: int, dtype: torch.dtype, with_hidden: bool = False
+) -> tuple[list[Tensor], Tensor]:
+    """Queries, keys and values, the hidden state behind them where it is taken, and the gradient of the output."""
+    given = torch.randn(5, batch, heads, length, HEAD_DIM, generator=torch.Generator().manual_seed(0))
+    query, key, value, upstream, hidden = given.to(dtype)
+    return [query, key, value, *([hidden.transpose(1, 2).flatten(2)] if with_hidden else [])], upstream
 
 
 def subject(
@@ -90,27 +96,29 @@ def subject(
         name if impl == "auto" else f"{name[:-1]},impl={impl}]" if name.endswith("]") else f"{name}[impl={impl}]"
     )
 
-    def made(tokens: int, dropout: float, of: str = selection) -> Callable[..., Tensor]:
+    def made(tokens: int, dropout: float, of: str = selection) -> Variant:
         torch.manual_seed(0)
         variant = build(
             of, AttentionShape(heads=heads, head_dim=HEAD_DIM, max_length=tokens, causal=causal, dropout=dropout)
         )
         return variant.to(dtype).train(not forward)
 
+    def called(variant: Variant) -> Callable[..., Tensor]:
+        return lambda query, key, value, *hidden: variant(query, key, value, Mask(causal=causal), *hidden)
+
     try:
         variant = made(length, rate)
-        small, upstream = drawn(1, heads, 192, dtype)
-        found = passes(lambda *x: made(192, 0.0)(*x, Mask(causal=causal)), small, upstream)
-        wide = made(192, 0.0).double()
-        right = passes(lambda *x: wide(*x, Mask(causal=causal)), [x.double() for x in small], upstream.double())
+        small, upstream = drawn(1, heads, 192, dtype, variant.takes_hidden)
+        found = passes(called(made(192, 0.0)), small, upstream)
+        right = passes(called(made(192, 0.0).double()), [x.double() for x in small], upstream.double())
     except Exception as error:
         return str(error)
-    worst = max(float((x - y).abs().max() / y.abs().max()) for x, y in zip(found, right, strict=True))
+    # a gradient is 0 where an input is not read
+    worst = max(float((x - y).abs().max() / y.abs().max().clamp(min=1e-9)) for x, y in zip(found, right, strict=True))
     if not worst < ALLOWED_ERRORS[dtype]:
         return f"{worst:.1e} away from float64; not timed"
-    inputs, given = drawn(batch, heads, length, dtype)
-    attention = lambda *x: variant(*x, Mask(causal=causal))  # noqa: E731
-    run = lambda: passes(attention, inputs, None if forward else given)  # noqa: E731
+    inputs, given = drawn(batch, heads, length, dtype, variant.takes_hidden)
+    run = lambda: passes(called(variant), inputs, None if forward else given)  # noqa: E731
     run()
     return Subject(run=run, ran=variant.implementation, density=variant.density(variant.shape))
 

@@ -68,7 +68,7 @@ def board_keys(table: ResultTable, wanted: BoardFilter | None = None) -> list[Bo
     for axis in ("task", "preset", "selection", "fidelity", "machine"):
         asked = getattr(wanted, axis)
         if asked is not None:
-            rows = _filtered(rows, axis, asked)
+            rows = _filtered(rows, axis, asked, table)
     trained = {(row.selection, *_shared(row)) for row in rows if row.lane == "train"}
     has_training = {key[1:] for key in trained}
     alone: dict[tuple[str, str, str, int], str] = {}
@@ -106,7 +106,7 @@ def _shared(row: ResultRow) -> tuple[str, str, str, int]:
     return row.task, row.preset, row.fidelity, row.protocol
 
 
-def _filtered(rows: Sequence[ResultRow], axis: str, asked: str) -> list[ResultRow]:
+def _filtered(rows: Sequence[ResultRow], axis: str, asked: str, table: ResultTable) -> list[ResultRow]:
     # a machine is asked for its speeds, a selection for what was trained; rows of other lanes stay
     lane = {"machine": "time", "selection": "train"}.get(axis)
     there = {getattr(row, axis) for row in rows if axis != "machine" or row.lane == lane}
@@ -114,7 +114,10 @@ def _filtered(rows: Sequence[ResultRow], axis: str, asked: str) -> list[ResultRo
     if not kept:
         # a name alone asks for all of its parameters, of which a sweep has dozens
         names = {Spec.parse(value).name for value in there} if axis in ("task", "preset") else there
-        near, known = nearest(asked, names), in_a_line(names) or "none"
+        near = nearest(asked, names)
+        if axis == "machine":
+            names = {f"{name} ({table.machines[name].words})" for name in names}
+        known = in_a_line(names) or "none"
         raise SelectionError(f"no Records of {axis} {asked!r}{near}; there are Records of: {known}")
     return [row for row in rows if getattr(row, axis) in kept or (lane is not None and row.lane != lane)]
 

@@ -476,6 +476,9 @@
     return details;
   }
 
+  // a long name breaks between its parameters
+  const breakable = (name) => name.split(/(?<=[[,])/).flatMap((part) => [part, make("wbr")]);
+
   // who is good at what: each number with the mark and the colour of its difference from softmax
   function drawAnswer() {
     const { columns, rows } = overview.answer || { columns: [], rows: [] };
@@ -485,15 +488,16 @@
     for (const { title, report, unit } of columns) {
       const at = blocks.findIndex((block) => block.dataset.name === report);
       const cell = make("th", null, { scope: "col" });
-      cell.append(make("a", title, { href: address(at, ["theme"]) }), make("small", unit));
+      const link = make("a", null, { href: address(at, ["theme"]) });
+      link.append(...breakable(title));
+      cell.append(link, make("small", unit));
       head.append(cell);
     }
     const body = make("tbody");
     for (const [name, cells] of rows) {
       const line = make("tr");
       const label = make("th", null, { scope: "row" });
-      // a long name breaks between its parameters
-      label.append(...name.split(/(?<=[[,])/).flatMap((part) => [part, make("wbr")]));
+      label.append(...breakable(name));
       line.append(label);
       for (const cell of cells) {
         const mark = { better: " ▲", worse: " ▼" }[cell?.verdict] ?? "";

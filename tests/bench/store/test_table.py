@@ -1,5 +1,6 @@
 """Which Records count, and which questions they answer."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -288,6 +289,10 @@ def test_a_filter_that_leaves_nothing_says_what_there_is(bench) -> None:
         board_keys(table_of(b.records), BoardFilter(task="wmt"))
     with pytest.raises(SelectionError, match="no Records of machine 'box-9'; there are Records of: none"):
         board_keys(table_of(b.records), BoardFilter(machine="box-9"))
+    b.time("softmax", [1.0] * 3, [1.0] * 3)
+    words = re.escape(b.records[-1].machine.words)
+    with pytest.raises(SelectionError, match=rf"there are Records of: box-1 \({words}\)$"):
+        board_keys(table_of(b.records), BoardFilter(machine="EPYC"))
 
 
 def test_a_filter_that_leaves_nothing_names_each_task_once_and_not_more_than_a_line(bench) -> None:
