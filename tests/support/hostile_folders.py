@@ -55,7 +55,7 @@ def sound_folder() -> tuple[tuple[Record, ...], dict[str, bytes]]:
     store = Store(COMMITTED, lambda text: None)
     artifacts: dict[str, bytes] = {}
     records: list[Record] = []
-    for task in ("lra-text", "wmt14-en-de", "sweep"):
+    for task in ("lra-text", "tinyshakespeare", "sweep"):
         of_task = [record for record in store.records() if record.cell.task.name == task]
         for variant in ("softmax", "rela"):
             own = [r for r in of_task if r.cell.variant == Spec(variant)]
@@ -506,7 +506,7 @@ def _exchanged(artifact: str, key: str, content: Callable[[str], bytes]) -> Call
         name = _named_artifact(data, suffix)
         (folder / "artifacts" / name).write_bytes(data)
         for record in sound_records():
-            if record.cell.lane == "train" and record.cell.task.name in ("lra-text", "wmt14-en-de"):
+            if record.cell.lane == "train" and record.cell.task.name in ("lra-text", "tinyshakespeare"):
                 values = _as_newest(json.loads(record.to_line()), ("artifacts",))
                 values["artifacts"][artifact] = name
                 _append(folder, record.machine.id, [_line(values)])
