@@ -29,6 +29,8 @@ from attnbench.bench.store.record_files import MOST_LINES
 from attnbench.bench.store.store import Store
 
 COMMITTED = Path(__file__).parents[2] / "results"
+TRANSLATIONS = Path(__file__).with_name("translations")
+"""Nine Records of a task whose board is gone, cut as below: no committed board has BLEU."""
 
 EXAMPLES = 40
 KEPT = ("correct", "predicted", "statistics", "sentence_statistics", "sentence_sets", "set_names")
@@ -52,10 +54,10 @@ class HostileFolder:
 @cache
 def sound_folder() -> tuple[tuple[Record, ...], dict[str, bytes]]:
     """Records of two variants, of a task of each kind, and their artifacts: committed ones, cut to EXAMPLES."""
-    store = Store(COMMITTED, lambda text: None)
     artifacts: dict[str, bytes] = {}
     records: list[Record] = []
-    for task in ("lra-text", "tinyshakespeare", "sweep"):
+    for task, folder in (("lra-text", COMMITTED), ("wmt14-en-de", TRANSLATIONS), ("sweep", COMMITTED)):
+        store = Store(folder, lambda text: None)
         of_task = [record for record in store.records() if record.cell.task.name == task]
         for variant in ("softmax", "rela"):
             own = [r for r in of_task if r.cell.variant == Spec(variant)]
@@ -506,7 +508,7 @@ def _exchanged(artifact: str, key: str, content: Callable[[str], bytes]) -> Call
         name = _named_artifact(data, suffix)
         (folder / "artifacts" / name).write_bytes(data)
         for record in sound_records():
-            if record.cell.lane == "train" and record.cell.task.name in ("lra-text", "tinyshakespeare"):
+            if record.cell.lane == "train" and record.cell.task.name in ("lra-text", "wmt14-en-de"):
                 values = _as_newest(json.loads(record.to_line()), ("artifacts",))
                 values["artifacts"][artifact] = name
                 _append(folder, record.machine.id, [_line(values)])
