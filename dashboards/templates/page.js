@@ -476,8 +476,8 @@
     return details;
   }
 
-  // a long name breaks between its parameters
-  const breakable = (name) => name.split(/(?<=[[,])/).flatMap((part) => [part, make("wbr")]);
+  // a long name breaks between its parameters and the values of a grid, a number such as 1,024 nowhere
+  const breakable = (name) => name.split(/(?<=[[|]|,(?!\d))/).flatMap((part) => [part, make("wbr")]);
 
   // who is good at what: each number with the mark and the colour of its difference from softmax
   function drawAnswer() {
