@@ -118,7 +118,8 @@ def subject(
     if not worst < ALLOWED_ERRORS[dtype]:
         return f"{worst:.1e} away from float64; not timed"
     inputs, given = drawn(batch, heads, length, dtype, variant.takes_hidden)
-    run = lambda: passes(called(variant), inputs, None if forward else given)  # noqa: E731
+    attention, gradient = called(variant), None if forward else given
+    run = lambda: passes(attention, inputs, gradient)  # noqa: E731
     run()
     return Subject(run=run, ran=variant.implementation, density=variant.density(variant.shape))
 
