@@ -32,7 +32,7 @@ SELECTIONS = (
     "additive", "local[query_block=5,flange=3]", "relative[clip=3]", "relative[clip=3,values=false]",
     "routing[clusters=2,form=strict,window=6]", "local-routing[clusters=2,flange=3,form=strict,query_block=5,window=6]",
 )  # fmt: skip
-# with kernels for a CPU, and none for a GPU
+# fused by what is written for them, or with kernels for a CPU alone
 WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "topk[k=3]", "differential",
            "differential-v2", "window[size=5,sink=learned]", "longformer[window=3]", "bigbird[block=2]",
            "sparse[stride=4,summary=2]")  # fmt: skip
@@ -41,7 +41,7 @@ ALL = (*SELECTIONS, *WRITTEN)
 CASES = [(name, impl) for name in ALL for impl in VariantFactory.of(name).implementations if impl != "auto"]
 # the interpreter takes seconds to half a minute a case, and the tests in kernels/triton have quick ones of each kernel:
 # here is one of each kind
-SLOW = ("rela", "additive-lm", "local[query_block=5,flange=3]")
+SLOW = ("rela", "softmax1[sink=learned]", "additive-lm", "local[query_block=5,flange=3]")
 # few positions: the interpreter takes about as long for one tile, however much of it is used
 SHAPE = AttentionShape(heads=2, head_dim=16, max_length=12, causal=True)
 

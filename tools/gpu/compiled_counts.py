@@ -1,4 +1,4 @@
-"""Counts of the compiled kernels, which needs no GPU: `python tools/gpu/compiled_counts.py [--modules rela entmax]`.
+"""Counts of the compiled kernels, which needs no GPU: `python tools/gpu/compiled_counts.py [--modules maps entmax]`.
 
 Compiles `COMPILE_CASES` of the modules for compute capability 9.0 and prints a table in Markdown of the kernels that
 multiply on tensor cores: registers of a thread, bytes of its stack, shared memory; and of each innermost loop with a
@@ -96,7 +96,7 @@ def rows(modules, pattern):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--modules", nargs="+", default=["rela", "entmax", "interval"], help="of variants/kernels/triton"
+        "--modules", nargs="+", default=["maps", "entmax", "interval"], help="of variants/kernels/triton"
     )
     parser.add_argument("--cases", default="", metavar="PATTERN", help="names of cases, as a regular expression")
     parser.add_argument("--json", metavar="PATH", help="write the same there, one object a line")

@@ -33,8 +33,9 @@ from attnbench.bench.measure.timer import interleave
 from attnbench.tasks.sweep_inputs import draw_heads
 from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.kernels.triton import entmax as triton_entmax
-from attnbench.variants.kernels.triton import rela as triton_rela
+from attnbench.variants.kernels.triton import maps as triton_maps
 from attnbench.variants.kernels.triton.tiles import Tiles
+from attnbench.variants.ops.written import write
 
 MODULES = (
     "rela", "local[query_block=256]", "local[query_block=256,impl=flex]", "linear", "additive-lm", "relative",
@@ -110,7 +111,8 @@ def _functions(plan, causal):
         sizes = map(int, text.split("x")) if text else ()
         tiles = Tiles(**dict(zip(("rows", "columns", "warps"), sizes, strict=True))) if text else None
         entmax = functools.partial(triton_entmax.entmax_attention, causal=causal, tiles=tiles)
-        rela = functools.partial(triton_rela.rela_attention, causal=causal, tiles=tiles)
+        rectified = {"written": write(torch.relu), "homogeneous": True}
+        rela = functools.partial(triton_maps.map_attention, valid=None, causal=causal, tiles=tiles, **rectified)
         functions[f"rela {text}".strip()] = (rela, tiles)
         functions[f"sparsemax {text}".strip()] = (functools.partial(entmax, alpha=2.0), tiles)
         functions[f"entmax15 {text}".strip()] = (functools.partial(entmax, alpha=1.5), tiles)

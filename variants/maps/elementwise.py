@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, Unsupported, allowed_keys
-from ..kernels.dispatch import choose_implementation, refusal
+from ..kernels.dispatch import DROPPING, choose_implementation, refusal
 from ..ops.dropout import WeightDropout
 
 if TYPE_CHECKING:
-    from ..kernels.cpu.written import Written
+    from ..ops.written import Written
 
-Impl = Literal["auto", "eager", "cpp"]
+Impl = Literal["auto", "eager", "cpp", "triton"]
 
 
 class ElementwiseMap(ScoredVariant):
@@ -29,15 +29,16 @@ class ElementwiseMap(ScoredVariant):
     have to scale by exp(-top), and the weights not to depend on it; and names of `learned`, numbers of each head. It
     returns weights, or a pair: them, and what is summed to divide them. All but the scores broadcast against them.
 
-    A fused form of the map is written and compiled at first use where the function is elementwise, PyTorch's operators
-    throughout; where it is not, `supports` of `impl=cpp` says why, and `auto` runs it eagerly. Decoding is eager.
+    A fused form of the map is written and compiled at first use, in C++ on a CPU and in Triton on a GPU, where the
+    function is elementwise, PyTorch's operators throughout; where it is not, `supports` of a forced form says why, and
+    `auto` runs it eagerly. Decoding on a CPU is eager.
     """
 
     grouped: ClassVar = True
     takes_bounds: ClassVar = True
     memory: ClassVar = "O(N d); eager O(N^2)"
     maps_products = True
-    drops_inside: ClassVar = frozenset({"cpp"})
+    drops_inside: ClassVar = DROPPING
     map: ClassVar[Callable[..., Tensor | tuple[Tensor, Tensor]]]
     #: "none": the weights are the map's; "sum": they are divided by a sum over the keys
     normaliser: ClassVar[Literal["none", "sum"]] = "none"
@@ -91,17 +92,17 @@ class ElementwiseMap(ScoredVariant):
         first = pair[0].masked_fill(~allowed, 0.0)
         return first, first if pair[1] is pair[0] else pair[1].masked_fill(~allowed, 0.0)
 
-    def _written(self) -> Written | str:
-        """The map in C++, compiled, or the reason why it cannot be."""
+    def _written(self, impl: str) -> Written | str:
+        """The map, ready to run as `impl`, or the reason why it cannot be."""
         options, sums = tuple(self.options.items()), self.normaliser == "sum"
-        return _write(type(self).__name__, type(self).map, tuple(self.learned), sums, options)
+        return _write(type(self).__name__, type(self).map, tuple(self.learned), sums, options, impl)
 
     def supports(self, shape: AttentionShape) -> str | None:
         reason = super().supports(shape) or refusal(self.impl, shape, dropping=self.drops_inside)
-        if reason or self.impl != "cpp":
+        if reason or self.impl not in self.drops_inside:
             return reason
-        written = self._written()
-        return f"impl=cpp: {written}" if isinstance(written, str) else None
+        written = self._written(self.impl)
+        return f"impl={self.impl}: {written}" if isinstance(written, str) else None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         self.implementation = choose_implementation(
@@ -112,22 +113,26 @@ class ElementwiseMap(ScoredVariant):
             kernels=self.drops_inside,
         )
         drop = WeightDropout.drawn(self.weight_dropout, query.device)
-        written = self._written() if self.implementation == "cpp" else ""
+        written = "" if self.implementation == "eager" else self._written(self.implementation)
         if isinstance(written, str):
             self.implementation = "eager"
             weights = self.weights(query, key, mask)
             weights = weights if drop is None else drop.apply(weights)
             return self.average(weights.to(value.dtype), value)
-        from ..kernels.cpu.tiles import tiled_attention
+        further: dict[str, Any] = {
+            "learned": {name: getattr(self, name) for name in self.learned},
+            "sink": self.sink_score if self.sink is None else self.sink,
+            "epsilon": self.epsilon,
+        }
+        if self.implementation == "triton":
+            from ..kernels.triton.maps import map_attention
 
-        learned = {name: getattr(self, name) for name in self.learned}
-        output = tiled_attention(
-            *(query, key, value, mask, written, drop),
-            learned=learned,
-            sink=self.sink_score if self.sink is None else self.sink,
-            epsilon=self.epsilon,
-        )
-        return output.to(value.dtype)
+            sums = map_attention(query, key, value, mask.valid, mask.causal, written, drop, **further)
+        else:
+            from ..kernels.cpu.tiles import tiled_attention
+
+            sums = tiled_attention(query, key, value, mask, written, drop, **further)
+        return sums.to(value.dtype)
 
 
 def elementwise_map(
@@ -187,15 +192,27 @@ def _taken(function: Callable[..., Any]) -> tuple[str, ...]:
 
 @cache
 def _write(
-    name: str, function: Callable[..., Any], learned: tuple[str, ...], sums: bool, options: tuple[tuple[str, Any], ...]
+    name: str,
+    function: Callable[..., Any],
+    learned: tuple[str, ...],
+    sums: bool,
+    options: tuple[tuple[str, Any], ...],
+    impl: str,
 ) -> Written | str:
-    """A map in C++, compiled, or the reason why it cannot be, which is said once."""
-    from ..kernels.cpu.written import write
+    """A map, ready to run as `impl`, or the reason why it cannot be, which is said once."""
+    from ..ops.written import write
 
     try:
         written = write(partial(function, **dict(options)), _taken(function), learned, sums)
-        # compiles it
-        _ = written.address
+        if impl == "triton":
+            from ..kernels.triton.written import functions
+
+            functions(written)
+        else:
+            from ..kernels.cpu.written import address
+
+            # compiles it
+            address(written)
     except (Unsupported, RuntimeError) as error:
         print(f"attnbench: {name} runs eagerly: {error}", file=sys.stderr, flush=True)
         return str(error)

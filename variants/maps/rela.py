@@ -12,6 +12,7 @@ from ..contract import AttentionShape, Mask, Range, ScoredVariant
 from ..kernels.dispatch import DROPPING, choose_implementation, refusal
 from ..ops.dropout import WeightDropout
 from ..ops.inputs import check_inputs
+from ..ops.written import write
 
 
 class ReLA(ScoredVariant):
@@ -98,11 +99,10 @@ class ReLA(ScoredVariant):
             weights = weights if drop is None else drop.apply(weights)
             return self.average(weights, value.to(weights.dtype))
         if self.implementation == "triton":
-            from ..kernels.triton import rela as triton_rela
+            from ..kernels.triton.maps import map_attention
 
-            return triton_rela.rela_attention(query, key, value, mask.valid, mask.causal, drop)
+            return map_attention(query, key, value, mask.valid, mask.causal, write(torch.relu), drop, homogeneous=True)
         from ..kernels.cpu.tiles import tiled_attention
-        from ..kernels.cpu.written import write
 
         return tiled_attention(query, key, value, mask, write(torch.relu), drop)
 

@@ -6,6 +6,7 @@
 #include <ATen/cpu/vec/vec.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace attnbench {
@@ -45,17 +46,67 @@ inline void by_vectors(int64_t n, const Work& work) {
   if (j < n) work(j, n - j);
 }
 
-inline Vec select(const Vec& condition, const Vec& yes, const Vec& no) { return Vec::blendv(no, yes, condition); }
+// The functions of written text, by the names of PyTorch's operators; `maximum` and `minimum` are those of at::vec, which
+// let NaN through.
 
+inline Vec number(double x) { return Vec(static_cast<float>(x)); }
+
+#define ATTNBENCH_UNARY(name) \
+  inline Vec name(const Vec& x) { return x.name(); }
+ATTNBENCH_UNARY(neg)
+ATTNBENCH_UNARY(abs)
+ATTNBENCH_UNARY(reciprocal)
+ATTNBENCH_UNARY(sqrt)
+ATTNBENCH_UNARY(rsqrt)
 // within one unit of the last place: a map may subtract exponentials, and then their rounding is all that is left
-inline Vec exp(const Vec& x) { return x.exp(); }
+ATTNBENCH_UNARY(exp)
+ATTNBENCH_UNARY(exp2)
+ATTNBENCH_UNARY(expm1)
+ATTNBENCH_UNARY(log)
+ATTNBENCH_UNARY(log2)
+ATTNBENCH_UNARY(log10)
+ATTNBENCH_UNARY(log1p)
+ATTNBENCH_UNARY(sin)
+ATTNBENCH_UNARY(cos)
+ATTNBENCH_UNARY(asin)
+ATTNBENCH_UNARY(acos)
+ATTNBENCH_UNARY(atan)
+ATTNBENCH_UNARY(sinh)
+ATTNBENCH_UNARY(cosh)
+ATTNBENCH_UNARY(tanh)
+ATTNBENCH_UNARY(erf)
+ATTNBENCH_UNARY(erfc)
+ATTNBENCH_UNARY(floor)
+ATTNBENCH_UNARY(ceil)
+ATTNBENCH_UNARY(trunc)
+ATTNBENCH_UNARY(round)
+#undef ATTNBENCH_UNARY
+
+inline Vec pow(const Vec& x, const Vec& y) { return x.pow(y); }
+
+// a condition is a vector of bits
+inline Vec where(const Vec& condition, const Vec& yes, const Vec& no) { return Vec::blendv(no, yes, condition); }
+
+inline Vec logical_not(const Vec& condition) { return condition ^ (condition == condition); }
+
+inline Vec as_number(const Vec& condition) { return condition & Vec(1.0f); }
+
+inline Vec relu(const Vec& x) { return at::vec::maximum(x, Vec(0.0f)); }
 
 inline Vec sigmoid(const Vec& x) { return Vec(1.0f) / (Vec(1.0f) + exp(x.neg())); }
 
 inline Vec sign(const Vec& x) {
   const Vec zero(0.0f);
-  return select(x > zero, Vec(1.0f), select(x < zero, Vec(-1.0f), x));
+  return where(x > zero, Vec(1.0f), where(x < zero, Vec(-1.0f), x));
 }
+
+inline Vec threshold_backward(const Vec& gradient, const Vec& x, const Vec& threshold) {
+  return where(x <= threshold, Vec(0.0f), gradient);
+}
+
+inline Vec sigmoid_backward(const Vec& gradient, const Vec& y) { return gradient * y * (Vec(1.0f) - y); }
+
+inline Vec tanh_backward(const Vec& gradient, const Vec& y) { return gradient * (Vec(1.0f) - y * y); }
 
 inline float total_of(const Vec& x) {
   return at::vec::vec_reduce_all<float>([](Vec a, Vec b) { return a + b; }, x);

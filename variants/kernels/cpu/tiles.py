@@ -1,4 +1,4 @@
-"""Attention with any map of `written.py` in C++, by tiles of scores: nothing of queries × keys in memory."""
+"""Attention with any map of `ops/written.py` in C++, by tiles of scores: nothing of queries × keys in memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from ...ops.dropout import WeightDropout
 from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from ...ops.inputs import check_inputs
 from ...ops.relative_positions import RankPositions
+from ...ops.written import Written, write
 from .lists import BLOCK, SeenTiles
 from .packing import Packing, flat, unflat
-from .written import Written, write
+from .written import address
 
 
 def tiled_attention(
@@ -157,7 +158,7 @@ class _Sums(torch.autograd.Function):
         ctx.distances, by_query = distances, None if bias is None else bias.float().contiguous()
         output, tops, inverses, collected = torch.ops.attnbench_cpu.tiles_forward(
             *(*packing.pack(query, key, value), packing.lowers, packing.limits),
-            *(ctx.scale, written.address, numbers, sinks, epsilon, ctx.rows),
+            *(ctx.scale, address(written), numbers, sinks, epsilon, ctx.rows),
             [*lists.by_queries, lists.real(mask.valid, batch)] if lists else [],
             *(by_query, *distances, *packing.drop_arguments(drop)),
         )
@@ -183,7 +184,7 @@ class _Sums(torch.autograd.Function):
             along, further = grad_by_distance.contiguous(), (grad_by_distance * by_distance).sum(-1)
         to_query, to_key, to_value, to_numbers, to_sinks, to_bias = torch.ops.attnbench_cpu.tiles_backward(
             *(flat(grad_output), output, inverses, *packing.pack(query, key, value), packing.lowers, packing.limits),
-            *(ctx.scale, written.address, numbers, sinks, ctx.rows),
+            *(ctx.scale, address(written), numbers, sinks, ctx.rows),
             [*ctx.lists.by_keys, ctx.lists.real(ctx.valid, batch)] if ctx.lists else [],
             *(None if bias is None else bias.float().contiguous(), *ctx.distances[:2], along, further),
             *packing.drop_arguments(ctx.drop),

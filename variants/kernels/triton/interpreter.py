@@ -28,9 +28,10 @@ def prepared_once() -> Iterator[None]:
     """Inside, what the interpreter replaces is replaced once and put back at the end; nothing where Triton is another.
 
     The replaced functions are those of the modules that a kernel's file imports, so each set of modules has its turn.
-    Numbers that leave their range become infinite, and NaN passes, without a warning of NumPy's, as on a GPU.
+    Numbers that leave their range or are divided by zero become infinite, and NaN passes, without a warning of
+    NumPy's, as on a GPU.
     """
-    with np.errstate(over="ignore", invalid="ignore"), _replaced_once():
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"), _replaced_once():
         yield
 
 

@@ -30,11 +30,11 @@ from .interpreter import ENABLE, interpreted, prepared_once
 LOWEST_ALPHA = 1.01
 """The smallest alpha of alpha-entmax that the kernels solve for: nearer 1 their Newton method leaves float32."""
 
-SIZES = ("queries", "keys", "heads", "least")
+SIZES = ("queries", "keys", "heads", "least", "plane")
 """Arguments for which no kernel is compiled anew where they are 1 or a multiple of 16: rows do not lie by them.
 
 By itself Triton compiles one for each of these cases, and a gate tries many lengths; `least` is the threshold of
-dropout. Strides stay as they are, since wide loads need to know them.
+dropout, `plane` how far numbers of one query lie apart. Strides stay as they are, since wide loads need to know them.
 """
 
 _POINTERS = {

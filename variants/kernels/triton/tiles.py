@@ -348,3 +348,12 @@ def narrow(values, dtype: tl.constexpr):
         return tl.minimum(low, 65504.0, propagate_nan=tl.PropagateNan.ALL).to(dtype)
     else:
         return values.to(dtype)
+
+
+@triton.jit
+def converted(weights, dtype: tl.constexpr, RECTIFIED: tl.constexpr):
+    """Weights in `dtype`, of ReLU by `rectified`."""
+    if RECTIFIED:
+        return rectified(weights, dtype)
+    else:
+        return narrow(weights, dtype)

@@ -9,7 +9,8 @@ import torch
 from torch.utils.cpp_extension import include_paths
 
 from attnbench.variants.kernels.cpu import build as cpu_build
-from attnbench.variants.kernels.cpu.written import write
+from attnbench.variants.kernels.cpu.written import source as written_source
+from attnbench.variants.ops.written import write
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_map_compiles_for_each_processor(capability: str, tmp_path: Path, monk
         pytest.skip("no C++ compiler here")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     source = tmp_path / "unit.cpp"
-    source.write_text(write(torch.relu).source, encoding="utf-8")
+    source.write_text(written_source(write(torch.relu)), encoding="utf-8")
     folders = [f"-isystem{path}" for path in include_paths()] + [f"-I{cpu_build.HEADERS[0].parent}"]
     command = [*cpu_build.compiler(), "-std=c++20", "-fsyntax-only", *cpu_build.flags(), *folders, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -8,60 +8,21 @@ from functools import partial
 import pytest
 import torch
 from cpu_kernels import draw, inputs_of, make, masks_of, passes, require_kernels
-from seeds import seed
 from torch import Tensor
+from written_maps import MAPS, passes_of, worst
 
 from attnbench.variants.contract import AttentionShape, Mask, SelectionError, Unsupported
 from attnbench.variants.kernels.cpu import build
 from attnbench.variants.kernels.cpu.lists import SeenTiles
 from attnbench.variants.kernels.cpu.tiles import softmax_attention
-from attnbench.variants.kernels.cpu.written import write
+from attnbench.variants.kernels.cpu.written import source
 from attnbench.variants.maps.elementwise import ElementwiseMap, elementwise_map
-from attnbench.variants.maps.relu_squared import relu_squared
-from attnbench.variants.maps.sigmoid import sigmoid
 from attnbench.variants.maps.softmax1 import Softmax1
-from attnbench.variants.maps.softpick import softpick
 from attnbench.variants.ops.dropout import WeightDropout
+from attnbench.variants.ops.written import write
 
-
-@elementwise_map(normaliser="sum", learned={"width": 1.5})
-def cauchy(scores: Tensor, width: Tensor) -> Tensor:
-    """Weights of a Cauchy distribution, whose width each head learns."""
-    return 1.0 / (1.0 + (scores / width).square())
-
-
-@elementwise_map(learned={"slope": 1.0})
-def many_operators(scores: Tensor, count: Tensor, slope: Tensor, *, power: float = 0.5) -> Tensor:
-    """What fused code has to write: conditions, bounds, powers and functions."""
-    bent = torch.where(scores > 0.1, scores.abs(), scores.tanh().clamp(-0.3, 0.9))
-    return torch.nn.functional.softplus(scores * slope) * bent / count**power
-
-
-MAPS = (sigmoid, relu_squared, softpick, Softmax1, cauchy, many_operators)
 # of the second, parts of tiles are left over at every edge
 SIZES = ((64, 128), (70, 333), (260, 260))
-
-
-def passes_of(
-    kind: type[ElementwiseMap], impl: str, inputs: tuple[Tensor, ...], upstream: Tensor, mask: Mask, rate: float
-) -> list[Tensor]:
-    """The output, and the gradients of inputs and parameters, under one mask of dropout."""
-    options = {"sink": "learned"} if kind is Softmax1 else {}
-    shape = AttentionShape(heads=inputs[0].shape[1], head_dim=inputs[0].shape[-1], max_length=400, dropout=rate)
-    variant = kind(shape, impl=impl, **options).train().to(upstream.dtype)  # type: ignore[arg-type]
-    for parameter in variant.parameters():
-        parameter.data += torch.linspace(-0.5, 0.7, parameter.numel())
-    leaves = [x.detach().requires_grad_() for x in inputs]
-    torch.manual_seed(seed(9))
-    output = variant(leaves[0], leaves[1], leaves[2], mask)
-    assert variant.implementation == impl
-    return [output.detach(), *torch.autograd.grad(output, [*leaves, *variant.parameters()], upstream)]
-
-
-def worst(found: list[Tensor], expected: list[Tensor]) -> float:
-    """The largest error, relative to the largest entry of its tensor."""
-    pairs = zip(found, expected, strict=True)
-    return max(float((x.double() - y).abs().max() / y.abs().max().clamp(min=1e-9)) for x, y in pairs)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2])
@@ -188,7 +149,7 @@ def test_what_cannot_be_fused_says_why_and_runs_eagerly(function: object, reason
 def test_writing_a_map_draws_nothing() -> None:
     before = torch.get_rng_state()
     written = write(lambda scores: scores.exp())
-    assert "exp(" in written.source and torch.equal(torch.get_rng_state(), before)
+    assert "exp(" in source(written) and torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_map_that_cannot_be_fused_refuses_cpp_and_runs_by_itself() -> None:

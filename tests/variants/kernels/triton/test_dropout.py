@@ -16,10 +16,11 @@ from attnbench.variants.kernels.triton import launch as triton_launch
 from attnbench.variants.kernels.triton.dropout import _decided, kept_along_keys, kept_along_queries
 from attnbench.variants.kernels.triton.entmax import entmax_attention
 from attnbench.variants.kernels.triton.launch import launch
-from attnbench.variants.kernels.triton.rela import rela_attention
+from attnbench.variants.kernels.triton.maps import map_attention
 from attnbench.variants.kernels.triton.tiles import Tiles
 from attnbench.variants.ops.dropout import WeightDropout, draw_seed, keep_mask, threshold
 from attnbench.variants.ops.entmax import entmax
+from attnbench.variants.ops.written import write
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and not triton_launch.interpreted():
@@ -107,7 +108,7 @@ def test_outputs_and_gradients_with_dropout_are_those_of_eager_code_in_float64(
     mask = Mask(valid=valid, causal=causal)
     drop = WeightDropout.drawn(0.3, torch.device(DEVICE))
     if alpha is None:
-        output = rela_attention(*ours, valid, causal, drop, tiles=tiles)
+        output = map_attention(*ours, valid, causal, write(torch.relu), drop, homogeneous=True, tiles=tiles)
     else:
         learned = torch.full((2,), alpha, device=DEVICE, requires_grad=True) if alpha == 1.3 else None
         output = entmax_attention(*ours, alpha if learned is None else learned, valid, causal, drop, tiles=tiles)

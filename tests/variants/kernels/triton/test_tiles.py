@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1", allow_module_level=True)
-from attnbench.variants.kernels.triton import additive, entmax, entmax_backward, interval, norm, rela, rela_backward
+from attnbench.variants.kernels.triton import additive, entmax, entmax_backward, interval, maps, maps_backward, norm
 from attnbench.variants.kernels.triton import interval_backward as interval_back
 from attnbench.variants.kernels.triton.launch import SIZES, prepared
 
@@ -26,7 +26,7 @@ def test_rows_that_int32_does_not_reach_are_brought_near_and_others_left_where_t
 @pytest.mark.parametrize(
     "kernel",
     [
-        rela._forward, rela_backward._backward_queries, rela_backward._backward_keys, entmax._forward,
+        maps._forward, maps_backward._backward_queries, maps_backward._backward_keys, entmax._forward,
         entmax_backward._backward_queries, entmax_backward._backward_keys, interval._forward,
         interval_back.backward_queries, interval_back.backward_keys, norm._norm_forward, norm._norm_backward,
         additive._forward, additive._backward_queries, additive._backward_keys,

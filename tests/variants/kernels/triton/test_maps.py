@@ -1,5 +1,6 @@
-"""Rectified linear attention and its norm in Triton against their float64 definitions; without a GPU, interpreted."""
+"""Attention with a map, and ReLA's norm, in Triton against float64 definitions; without a GPU, interpreted."""
 
+from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
@@ -8,14 +9,17 @@ from error_budget import over_budget, runs
 from seeds import seed
 from soaked import soaked
 from torch import Tensor
+from written_maps import MAPS, passes_of, worst
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.contract import AttentionShape, Mask, Unsupported
 from attnbench.variants.kernels.triton import launch as triton_launch
+from attnbench.variants.kernels.triton.maps import map_attention, reason
 from attnbench.variants.kernels.triton.norm import gated_rms_norm
-from attnbench.variants.kernels.triton.rela import reason, rela_attention
 from attnbench.variants.kernels.triton.tiles import Tiles
+from attnbench.variants.maps.elementwise import ElementwiseMap
 from attnbench.variants.maps.rela import ReLA
+from attnbench.variants.ops.written import write
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu" and not triton_launch.interpreted():
@@ -29,6 +33,18 @@ def inputs(queries: int, keys: int, head_dim: int, dtype: torch.dtype = torch.fl
     generator = torch.Generator().manual_seed(seed())
     shapes = [(2, 1, length, head_dim) for length in (queries, keys, keys)]
     return [torch.randn(shape, generator=generator).to(DEVICE, dtype).requires_grad_() for shape in shapes]
+
+
+def rectified(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    valid: Tensor | None = None,
+    causal: bool = False,
+    tiles: Tiles | None = SMALL,
+) -> Tensor:
+    """As ReLA calls it."""
+    return map_attention(query, key, value, valid, causal, write(torch.relu), homogeneous=True, tiles=tiles)
 
 
 def padding(keys: int) -> Tensor:
@@ -74,7 +90,7 @@ def test_sums_and_gradients_are_those_of_the_float64_definition(
 ) -> None:
     ours = inputs(queries, keys, head_dim, dtype)
     valid = padding(keys) if padded else None
-    sums = rela_attention(*ours, valid, causal, tiles=tiles)
+    sums = rectified(*ours, valid, causal, tiles)
     upstream = torch.randn_like(sums)
     gradients = torch.autograd.grad(sums, ours, upstream)
     assert sums.dtype == torch.float32
@@ -85,7 +101,7 @@ def test_sums_and_gradients_are_those_of_the_float64_definition(
 def test_queries_without_keys_give_zeros_and_no_gradient() -> None:
     ours = inputs(40, 40, 16)
     valid = torch.tensor([[True], [False]], device=DEVICE).expand(2, 40)
-    sums = rela_attention(*ours, valid, tiles=SMALL)
+    sums = rectified(*ours, valid)
     gradients = torch.autograd.grad(sums, ours, torch.full_like(sums, 1e4))
     assert sums[0].abs().max() > 0
     for tensor in (sums, *gradients):
@@ -99,7 +115,7 @@ def test_divergence_is_seen_in_the_rows_and_keys_that_it_touches() -> None:
         with torch.no_grad():
             query[0, 0, 7, 3] = torch.nan
             key[1, 0, 20, 5] = torch.nan
-        sums = rela_attention(query, key, value, None, causal, tiles=SMALL)
+        sums = rectified(query, key, value, None, causal)
         gradients = torch.autograd.grad(sums, (query, key, value), torch.ones_like(sums))
         found = sums.isnan().any(-1)[:, 0]
         rows = torch.arange(40, device=DEVICE)
@@ -117,7 +133,7 @@ def test_a_second_run_gives_the_same_bits_from_heads_that_lie_side_by_side_in_me
         query, key, value = projected.permute(2, 0, 3, 1, 4)
         if contiguous:
             query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-        sums = rela_attention(query, key, value, None, True, tiles=SMALL)
+        sums = rectified(query, key, value, None, True)
         results.append((sums, *torch.autograd.grad(sums.square().sum(), projected)))
     for first, second in zip(*results, strict=True):
         assert torch.equal(first, second)
@@ -125,9 +141,62 @@ def test_a_second_run_gives_the_same_bits_from_heads_that_lie_side_by_side_in_me
 
 def test_gradients_beyond_float16_stay_finite() -> None:
     ours = inputs(20, 20, 16, torch.float16)
-    sums = rela_attention(*ours, tiles=SMALL)
+    sums = rectified(*ours)
     for gradient in torch.autograd.grad(sums, ours, torch.full_like(sums, 1e6)):
         assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("masked", "rate"),
+    [
+        ("causal and padded", 0.0),
+        pytest.param("all", 0.0, marks=pytest.mark.slow),
+        pytest.param("causal and padded", 0.2, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("kind", MAPS)
+def test_each_map_and_what_it_learns_are_those_of_float64(kind: type[ElementwiseMap], masked: str, rate: float) -> None:
+    """Shared heads of keys, tiles left over at both ends, rows that see no key."""
+    generator = torch.Generator().manual_seed(seed())
+    shapes = [(2, 2, 70, 20), (2, 1, 150, 20), (2, 1, 150, 20), (2, 2, 70, 20)]
+    *drawn, upstream = (torch.randn(shape, generator=generator).to(DEVICE) for shape in shapes)
+    valid = torch.rand(2, 150, generator=generator).to(DEVICE) > 0.4 if "padded" in masked else None
+    if valid is not None:
+        valid[1] = False
+    mask = Mask(valid=valid, causal="causal" in masked)
+    found = passes_of(kind, "triton", tuple(drawn), upstream, mask, rate)
+    expected = passes_of(kind, "eager", tuple(x.double() for x in drawn), upstream.double(), mask, rate)
+    assert worst(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.log1p, torch.expm1, torch.tanh, torch.sinh, torch.cosh, torch.erf, torch.sigmoid, torch.sign,
+        torch.trunc, torch.log10, torch.rsqrt, torch.reciprocal, torch.nn.functional.gelu, torch.nn.functional.elu,
+        lambda s: s.abs() ** 1.7, lambda s: s**5, lambda s: s**-3, lambda s: 1.3**s, torch.nn.functional.leaky_relu,
+        lambda s: torch.where(~(s > 0.3), s.clamp(-0.5, 2.0), s.maximum(s.sin())) * (s != 0.5),
+    ],
+)  # fmt: skip
+def test_functions_are_those_of_pytorch(function: Callable[[Tensor], Tensor]) -> None:
+    """One key of 1 with a value of 1: the sum is the map of the query."""
+    points = torch.tensor(
+        [-30.0, -3.0, -1.0, -0.5, -1e-4, -1e-8, 0.0, 1e-8, 1e-4, 0.2, 0.5, 1.0, 2.5, 30.0], device=DEVICE
+    )
+    query, one = points[None, None, :, None].clone().requires_grad_(), torch.ones(1, 1, 1, 1, device=DEVICE)
+    exact = points.double().requires_grad_()
+    expected = function(exact)
+    (slope,) = torch.autograd.grad(expected.sum(), exact)
+    found = map_attention(query, one, one, None, False, write(function))
+    (gradient,) = torch.autograd.grad(found.sum(), query)
+    torch.testing.assert_close(found.flatten(), expected.float(), rtol=2e-6, atol=1e-30, equal_nan=True)
+    torch.testing.assert_close(gradient.flatten(), slope.float(), rtol=2e-5, atol=1e-6, equal_nan=True)
+
+
+def test_what_triton_lacks_is_refused_with_its_name() -> None:
+    ones = torch.ones(1, 1, 16, 16, device=DEVICE)
+    with pytest.raises(Unsupported, match="Triton has no asin"):
+        map_attention(ones, ones, ones, None, False, write(torch.asin))
 
 
 @pytest.mark.parametrize(("norm", "gated"), [("concat", True), ("head", True), ("concat", False)])

@@ -1,0 +1,279 @@
+"""Maps as text: a function of the scores, traced once with its gradient, in expressions that C++ and Triton both read.
+
+An expression calls functions by the names of PyTorch's operators, which the kernels define: `cpu/map.h` and
+`triton/functions.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..contract import Unsupported
+
+MapFunction = Callable[..., Tensor | tuple[Tensor, Tensor]]
+# as many as `MOST_NUMBERS` of tiles.cpp, of which one is kept for the largest score
+MOST_NUMBERS = 15
+
+_FUNCTIONS = {
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor", "log",
+    "log10", "log1p", "log2", "logical_not", "maximum", "minimum", "neg", "pow", "reciprocal", "relu", "round",
+    "rsqrt", "sigmoid", "sigmoid_backward", "sign", "sin", "sinh", "sqrt", "tanh", "tanh_backward",
+    "threshold_backward", "trunc", "where",
+}  # fmt: skip
+_OTHER_NAMES = {"clamp_min": "maximum", "clamp_max": "minimum", "sgn": "sign", "bitwise_not": "logical_not"}
+_SIGNS = {
+    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "=="},
+    **{"ne": "!=", "bitwise_and": "&", "logical_and": "&", "bitwise_or": "|", "logical_or": "|"},
+}
+_SAME = {"detach", "alias", "clone", "copy", "_to_copy"}
+_CONSTANT = {"full", "full_like", "scalar_tensor", "zeros_like", "ones_like", "zeros", "ones", "lift_fresh_copy"}
+# not among PyTorch's core decompositions
+_BY_PARTS = [
+    *(torch.ops.aten.elu, torch.ops.aten.elu_backward, torch.ops.aten.gelu, torch.ops.aten.gelu_backward),
+    *(torch.ops.aten.leaky_relu, torch.ops.aten.leaky_relu_backward, torch.ops.aten.hardtanh),
+    *(torch.ops.aten.hardtanh_backward, torch.ops.aten.softplus, torch.ops.aten.softplus_backward),
+]
+_POWERS = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """A map and its gradients, as nodes of a graph in the order of computation.
+
+    `gradients`: in the scores, then in each learned number. `forward` and `backward`: the numbers of a query that they
+    take. `sums`: whether weights are divided by a sum over the keys; `tops`: whether the map takes the largest score.
+    """
+
+    weight: fx.Node
+    summed: fx.Node
+    gradients: tuple[fx.Node, ...]
+    forward: tuple[fx.Node, ...]
+    backward: tuple[fx.Node, ...]
+    sums: bool
+    tops: bool
+    _scored: frozenset[fx.Node]
+    _levels: tuple[fx.Node, ...]
+
+    @property
+    def levels(self) -> list[tuple[str, str]]:
+        """Name and expression of what the largest score alone decides, once it is known; names here begin with `v_`."""
+        return _expressions(x for x in self._levels if x not in self.forward)
+
+    def lines(self, *results: fx.Node) -> list[tuple[str, str]]:
+        """Name and expression of all that `results` are made of and that differs by score."""
+        return _expressions(x for x in _before(results) if x in self._scored) if results else []
+
+    def differs_by_score(self, node: fx.Node) -> bool:
+        """Whether its text stands for a number of each score, and not for one of a query or of all."""
+        return node in self._scored and _constant(node) is None
+
+    @property
+    def rests(self) -> bool:
+        """Whether weight and gradient are finite for a query that asks nothing: scores 0, numbers 1, no gradient."""
+        given = dict.fromkeys(("of_weight", "of_sum", "scores", "count"), torch.zeros(()))
+        known: dict[fx.Node, Any] = dict.fromkeys(self.backward, torch.ones(()))
+        found = [self._value(node, given, known) for node in (self.weight, self.gradients[0])]
+        return all(bool(torch.isfinite(x).all()) for x in found)
+
+    def numbers(self, nodes: tuple[fx.Node, ...], given: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """The values of `nodes`, (numbers, *shape), float32; `given`: `count` and what else the map takes, by name."""
+        known: dict[fx.Node, Any] = {}
+        found = [self._value(node, given, known).expand(shape) for node in nodes]
+        return torch.stack(found) if found else torch.empty(0, *shape, device=given["count"].device)
+
+    def _value(self, node: fx.Node, given: Mapping[str, Tensor], known: dict[fx.Node, Any]) -> Any:
+        if node not in known:
+            if node.op == "placeholder":
+                known[node] = given[node.name].float()
+            elif (constant := _constant(node)) is not None:
+                known[node] = torch.tensor(constant, device=given["count"].device)
+            else:
+                arguments = fx.map_arg(node.args, lambda each: self._value(each, given, known))
+                known[node] = node.target(*arguments, **node.kwargs)  # type: ignore[operator]
+        return known[node]
+
+
+@cache
+def write(
+    function: MapFunction, names: tuple[str, ...] = (), learned: tuple[str, ...] = (), sums: bool = False
+) -> Written:
+    """`function(scores, **names)` with its gradient in the scores and in `learned`, some of the names.
+
+    sums: it returns what weights are before division, and what is summed; one tensor where both are the same.
+    Raises Unsupported, with the reason, for a function that is not elementwise in the scores.
+    """
+    try:
+        # what a shape decides would be a constant of the trace
+        first, second = (_written(function, names, learned, sums, shape) for shape in ((2, 3), (3, 5)))
+        # numbers of a query too: one that depends on places, or on other queries, would be read in vain
+        texts = [_expressions(_before((x.weight, x.summed, *x.gradients))) for x in (first, second)]
+    except Unsupported:
+        raise
+    except Exception as error:
+        raise Unsupported(f"it cannot be traced: {str(error).strip().partition(chr(10))[0]}") from error
+    if texts[0] != texts[1]:
+        raise Unsupported("it depends on how many scores there are; take `count`, the keys that a query may see")
+    return first
+
+
+def _written(
+    function: MapFunction, names: tuple[str, ...], learned: tuple[str, ...], sums: bool, shape: tuple[int, int]
+) -> Written:
+    # late: the tracer takes a second to import
+    from torch._decomp import core_aten_decompositions, get_decompositions
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def both(of_weight: Tensor, of_sum: Tensor, scores: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        scores = scores.detach().requires_grad_()
+        rows = {name: x.detach().requires_grad_(name in learned) for name, x in zip(names, others, strict=True)}
+        with torch.enable_grad():
+            found = function(scores, **rows)
+        weight, summed = found if isinstance(found, tuple) else (found, found)
+        if weight.shape != scores.shape or summed.shape != scores.shape:
+            raise Unsupported(f"it gives {tuple(weight.shape)} for scores {tuple(scores.shape)}")
+        outputs, upstream = ([weight, summed], [of_weight, of_sum]) if sums else ([weight], [of_weight])
+        leaves = [scores, *(rows[name] for name in learned)]
+        gradients = torch.autograd.grad(outputs, leaves, upstream, allow_unused=True, materialize_grads=True)
+        return weight.detach(), summed.detach(), *gradients
+
+    # not drawn: a forward that traces must leave the generator as it was
+    examples = [torch.full(shape, 0.5 + k) for k in range(3 + len(names))]
+    by_parts = {**core_aten_decompositions(), **get_decompositions(_BY_PARTS)}
+    traced = make_fx(both, decomposition_table=by_parts)(*examples)
+    # again, so that nothing is done in place
+    graph = make_fx(torch.func.functionalize(traced))(*examples).graph
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    for place, name in zip(places, ("of_weight", "of_sum", "scores", *names), strict=True):
+        place._rename(name)
+    if any(node.op == "get_attr" for node in graph.nodes):
+        raise Unsupported("it holds a tensor of its own; name it among `learned`")
+    weight, summed, *gradients = graph.find_nodes(op="output")[0].args[0]
+    return _ordered(places, _itself(weight), _itself(summed), tuple(gradients), sums)
+
+
+def _ordered(
+    places: list[fx.Node], weight: fx.Node, summed: fx.Node, gradients: tuple[fx.Node, ...], sums: bool
+) -> Written:
+    """Numbers are nodes that depend on no score; those of the largest score wait for the tile in the forward."""
+    values, every = _before((weight, summed)), _before((weight, summed, *gradients))
+    scored = set(places[:3])
+    for node in every:
+        if scored & set(node.all_input_nodes):
+            scored.add(node)
+    top = {node for node in places if node.name == "top"}
+    for node in every:
+        if top & set(node.all_input_nodes) and node not in scored:
+            top.add(node)
+    # the largest score is known in the backward, so that all numbers are computed outside
+    backward = _read(every, scored, {weight, summed, *gradients})
+    forward = _read([x for x in values if x in scored or x in top], scored | top, {weight, summed})
+    if max(len(forward), len(backward)) > MOST_NUMBERS:
+        most = max(len(forward), len(backward))
+        raise Unsupported(f"it takes {most} numbers of a query, more than {MOST_NUMBERS}")
+    return Written(
+        *(weight, summed, gradients, tuple(forward), tuple(backward), sums),
+        tops=any(node.name == "top" for node in places),
+        _scored=frozenset(scored),
+        _levels=tuple(x for x in values if x in top),
+    )
+
+
+def _before(roots: tuple[fx.Node, ...]) -> list[fx.Node]:
+    """All nodes that these are made of, in the order of the graph."""
+    needed, open_nodes = set(), list(roots)
+    while open_nodes:
+        node = open_nodes.pop()
+        if node not in needed:
+            needed.add(node)
+            open_nodes += node.all_input_nodes
+    return [node for node in roots[0].graph.nodes if node in needed]
+
+
+def _read(nodes: list[fx.Node], inside: set[fx.Node], results: set[fx.Node]) -> list[fx.Node]:
+    """Nodes outside of `inside` that those inside read, constants left out."""
+    found: dict[fx.Node, None] = {}
+    for node in nodes:
+        read = node.all_input_nodes if node in inside else []
+        found |= {x: None for x in (*read, node) if x not in inside and (x is not node or x in results)}
+    return [node for node in found if _constant(node) is None]
+
+
+def _itself(node: fx.Node) -> fx.Node:
+    """The node that it is another name of."""
+    return _itself(node.all_input_nodes[0]) if operation(node) in ("detach", "alias", "clone") else node
+
+
+def _expressions(nodes: Iterable[fx.Node]) -> list[tuple[str, str]]:
+    return [(f"v_{x.name}", _expression(x)) for x in nodes if x.op != "placeholder" and _constant(x) is None]
+
+
+def operation(node: fx.Node) -> str:
+    """The name of its operator."""
+    target = node.target
+    return target._schema.name.partition("::")[2] if isinstance(target, torch._ops.OpOverload) else str(target)
+
+
+def _constant(node: fx.Node) -> float | None:
+    """The number that all entries of the node are, where the graph itself says so."""
+    if node.op != "call_function" or (name := operation(node)) not in _CONSTANT:
+        passed = node.op == "call_function" and name in ("detach", "alias", "clone")
+        return _constant(node.all_input_nodes[0]) if passed else None
+    if name in ("zeros_like", "zeros", "ones_like", "ones"):
+        return float(name.startswith("ones"))
+    value = node.args[0 if name == "scalar_tensor" else 1]
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _expression(node: fx.Node) -> str:
+    name = operation(node)
+    arguments = [text(x) for x in node.args if x is not None and not isinstance(x, torch.dtype)]
+    if name in ("add", "sub") and (alpha := node.kwargs.get("alpha", 1)) != 1:
+        arguments[1] = f"({arguments[1]} * {text(alpha)})"
+    if name == "le" and node.args[1] == 0 and operation(of := _itself(node.all_input_nodes[0])) == "relu":
+        # the derivative of ReLU: true in the same places without the maximum
+        arguments[0] = text(of.args[0])
+    if name in _SIGNS:
+        return f"({arguments[0]} {_SIGNS[name]} {arguments[1]})"
+    if name == "rsub":
+        return f"({arguments[1]} - {arguments[0]})"
+    if name == "pow" and isinstance(exponent := node.args[1], int | float):
+        if exponent in (1, 2, 3, 4):
+            return "(" + " * ".join([arguments[0]] * int(exponent)) + ")"
+        if exponent in _POWERS:
+            return f"{_POWERS[float(exponent)]}({arguments[0]})"
+    if name == "clamp":
+        low, high = (*node.args[1:], None, None)[:2]
+        least = arguments[0] if low is None else f"maximum({arguments[0]}, {text(low)})"
+        return least if high is None else f"minimum({least}, {text(high)})"
+    if name in _SAME:
+        made = node.meta.get("val", node.meta.get("tensor_meta"))
+        is_read_as_number = name == "_to_copy" and getattr(made, "is_floating_point", lambda: True)()
+        return f"as_number({arguments[0]})" if is_read_as_number and _is_condition(node.args[0]) else arguments[-1]
+    name = _OTHER_NAMES.get(name, name)
+    if name not in _FUNCTIONS:
+        raise Unsupported(f"it computes {name}, and only what is elementwise in the scores can be fused")
+    return f"{name}({', '.join(arguments)})"
+
+
+def _is_condition(node: Any) -> bool:
+    made = node.meta.get("val", node.meta.get("tensor_meta")) if isinstance(node, fx.Node) else None
+    return getattr(made, "dtype", None) is torch.bool
+
+
+def text(x: Any) -> str:
+    """A node or a number in an expression. Raises Unsupported for anything else."""
+    if isinstance(x, fx.Node):
+        constant = _constant(x)
+        return f"v_{x.name}" if constant is None else text(constant)
+    if isinstance(x, bool) or not isinstance(x, int | float):
+        raise Unsupported(f"it computes with {x!r}, and only numbers and scores can be fused")
+    if math.isnan(x) or math.isinf(x):
+        return "number(NAN)" if math.isnan(x) else f"number({'-' if x < 0 else ''}INFINITY)"
+    return f"number({float(x)!r})"
