@@ -55,7 +55,7 @@ class ElementwiseMap(ScoredVariant):
         self.options = options
         self.sink: nn.Parameter | None = None
         for name, start in self.learned.items():
-            setattr(self, name, nn.Parameter(torch.full((shape.heads,), start)))
+            setattr(self, name, nn.Parameter(torch.full((shape.heads,), float(start))))
 
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         given: dict[str, Tensor] = {name: getattr(self, name).to(scores.dtype)[:, None, None] for name in self.learned}

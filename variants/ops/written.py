@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,17 +24,19 @@ MOST_NUMBERS = 15
 
 _FUNCTIONS = {
     "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor", "log",
-    "log10", "log1p", "log2", "logical_not", "maximum", "minimum", "neg", "pow", "reciprocal", "relu", "round",
+    "log10", "log1p", "log2", "maximum", "minimum", "neg", "pow", "reciprocal", "relu", "round",
     "rsqrt", "sigmoid", "sigmoid_backward", "sign", "sin", "sinh", "sqrt", "tanh", "tanh_backward",
     "threshold_backward", "trunc", "where",
 }  # fmt: skip
-_OTHER_NAMES = {"clamp_min": "maximum", "clamp_max": "minimum", "sgn": "sign", "bitwise_not": "logical_not"}
-_SIGNS = {
-    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "=="},
-    **{"ne": "!=", "bitwise_and": "&", "logical_and": "&", "bitwise_or": "|", "logical_or": "|"},
-}
-_SAME = {"detach", "alias", "clone", "copy", "_to_copy"}
-_CONSTANT = {"full", "full_like", "scalar_tensor", "zeros_like", "ones_like", "zeros", "ones", "lift_fresh_copy"}
+_OTHER_NAMES = {"clamp_min": "maximum", "clamp_max": "minimum", "sgn": "sign"}
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_COMPARED = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+_LOGIC = {"bitwise_and": "&", "logical_and": "&", "bitwise_or": "|", "logical_or": "|"}
+_NOT = {"bitwise_not"}
+_SAME = {"detach", "alias", "clone", "copy"}
+_CONSTANT = {"full", "full_like", "scalar_tensor", "zeros_like", "ones_like", "zeros", "ones"}
+# arguments by name that leave the numbers as they are
+_HARMLESS = {"alpha", "device", "dtype", "layout", "memory_format", "non_blocking", "pin_memory"}
 # not among PyTorch's core decompositions
 _BY_PARTS = [
     *(torch.ops.aten.elu, torch.ops.aten.elu_backward, torch.ops.aten.gelu, torch.ops.aten.gelu_backward),
@@ -77,23 +80,27 @@ class Written:
     @property
     def rests(self) -> bool:
         """Whether weight and gradient are finite for a query that asks nothing: scores 0, numbers 1, no gradient."""
-        given = dict.fromkeys(("of_weight", "of_sum", "scores", "count"), torch.zeros(()))
-        known: dict[fx.Node, Any] = dict.fromkeys(self.backward, torch.ones(()))
-        found = [self._value(node, given, known) for node in (self.weight, self.gradients[0])]
-        return all(bool(torch.isfinite(x).all()) for x in found)
+        with torch.device("cpu"):
+            given = dict.fromkeys(("of_weight", "of_sum", "scores", "count"), torch.zeros(()))
+            known = {x: torch.ones((), dtype=torch.bool if is_condition(x) else None) for x in self.backward}
+            found = [self._value(node, given, known) for node in (self.weight, self.gradients[0])]
+            return all(bool(torch.isfinite(x).all()) for x in found)
 
     def numbers(self, nodes: tuple[fx.Node, ...], given: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        """The values of `nodes`, (numbers, *shape), float32; `given`: `count` and what else the map takes, by name."""
+        """The values of `nodes`, (numbers, *shape), float32; a condition is 1 or 0.
+
+        given: `count` and what else the map takes, by name.
+        """
         known: dict[fx.Node, Any] = {}
-        found = [self._value(node, given, known).expand(shape) for node in nodes]
+        found = [self._value(node, given, known).expand(shape).float() for node in nodes]
         return torch.stack(found) if found else torch.empty(0, *shape, device=given["count"].device)
 
     def _value(self, node: fx.Node, given: Mapping[str, Tensor], known: dict[fx.Node, Any]) -> Any:
         if node not in known:
             if node.op == "placeholder":
-                known[node] = given[node.name].float()
+                known[node] = given[node.meta["given"]].float()
             elif (constant := _constant(node)) is not None:
-                known[node] = torch.tensor(constant, device=given["count"].device)
+                known[node] = given["count"].new_full((), constant)
             else:
                 arguments = fx.map_arg(node.args, lambda each: self._value(each, given, known))
                 known[node] = node.target(*arguments, **node.kwargs)  # type: ignore[operator]
@@ -109,11 +116,14 @@ def write(
     sums: it returns what weights are before division, and what is summed; one tensor where both are the same.
     Raises Unsupported, with the reason, for a function that is not elementwise in the scores.
     """
+    # a forward in inference mode, under a checkpoint or on another device traces what any other does
+    around = torch.inference_mode(False), _saved_as_they_are(), torch.autograd.set_detect_anomaly(False)
     try:
-        # what a shape decides would be a constant of the trace
-        first, second = (_written(function, names, learned, sums, shape) for shape in ((2, 3), (3, 5)))
-        # numbers of a query too: one that depends on places, or on other queries, would be read in vain
-        texts = [_expressions(_before((x.weight, x.summed, *x.gradients))) for x in (first, second)]
+        with around[0], around[1], around[2], torch.device("cpu"):
+            # what a shape decides would be a constant of the trace
+            first, second = (_written(function, names, learned, sums, shape) for shape in ((2, 3), (3, 5)))
+            # numbers of a query too: one that depends on places, or on other queries, would be read in vain
+            texts = [_expressions(_before((x.weight, x.summed, *x.gradients))) for x in (first, second)]
     except Unsupported:
         raise
     except Exception as error:
@@ -121,6 +131,10 @@ def write(
     if texts[0] != texts[1]:
         raise Unsupported("it depends on how many scores there are; take `count`, the keys that a query may see")
     return first
+
+
+def _saved_as_they_are() -> AbstractContextManager[Any]:
+    return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
 
 
 def _written(
@@ -138,9 +152,16 @@ def _written(
         weight, summed = found if isinstance(found, tuple) else (found, found)
         if weight.shape != scores.shape or summed.shape != scores.shape:
             raise Unsupported(f"it gives {tuple(weight.shape)} for scores {tuple(scores.shape)}")
-        outputs, upstream = ([weight, summed], [of_weight, of_sum]) if sums else ([weight], [of_weight])
+        if not (weight.dtype == summed.dtype == scores.dtype):
+            raise Unsupported(f"it gives {weight.dtype} and {summed.dtype} for scores of {scores.dtype}")
+        pairs = [(weight, of_weight), (summed, of_sum)] if sums else [(weight, of_weight)]
+        # a step has no slope
+        outputs = [pair for pair in pairs if pair[0].requires_grad]
         leaves = [scores, *(rows[name] for name in learned)]
-        gradients = torch.autograd.grad(outputs, leaves, upstream, allow_unused=True, materialize_grads=True)
+        gradients = [torch.zeros_like(leaf) for leaf in leaves]
+        if outputs:
+            made, upstream = zip(*outputs, strict=True)
+            gradients = list(torch.autograd.grad(made, leaves, upstream, allow_unused=True, materialize_grads=True))
         return weight.detach(), summed.detach(), *gradients
 
     # not drawn: a forward that traces must leave the generator as it was
@@ -152,7 +173,9 @@ def _written(
     places = [node for node in graph.nodes if node.op == "placeholder"]
     for place, name in zip(places, ("of_weight", "of_sum", "scores", *names), strict=True):
         place._rename(name)
-    if any(node.op == "get_attr" for node in graph.nodes):
+        # a word of Python's or of the graph's own is renamed
+        place.meta["given"] = name
+    if any(node.op == "get_attr" and _constant(node) is None for node in graph.nodes):
         raise Unsupported("it holds a tensor of its own; name it among `learned`")
     weight, summed, *gradients = graph.find_nodes(op="output")[0].args[0]
     return _ordered(places, _itself(weight), _itself(summed), tuple(gradients), sums)
@@ -167,7 +190,7 @@ def _ordered(
     for node in every:
         if scored & set(node.all_input_nodes):
             scored.add(node)
-    top = {node for node in places if node.name == "top"}
+    top = {node for node in places if node.meta["given"] == "top"}
     for node in every:
         if top & set(node.all_input_nodes) and node not in scored:
             top.add(node)
@@ -179,7 +202,7 @@ def _ordered(
         raise Unsupported(f"it takes {most} numbers of a query, more than {MOST_NUMBERS}")
     return Written(
         *(weight, summed, gradients, tuple(forward), tuple(backward), sums),
-        tops=any(node.name == "top" for node in places),
+        tops=any(node.meta["given"] == "top" for node in places),
         _scored=frozenset(scored),
         _levels=tuple(x for x in values if x in top),
     )
@@ -222,9 +245,14 @@ def operation(node: fx.Node) -> str:
 
 def _constant(node: fx.Node) -> float | None:
     """The number that all entries of the node are, where the graph itself says so."""
-    if node.op != "call_function" or (name := operation(node)) not in _CONSTANT:
-        passed = node.op == "call_function" and name in ("detach", "alias", "clone")
-        return _constant(node.all_input_nodes[0]) if passed else None
+    if node.op == "get_attr":
+        held = getattr(node.graph.owning_module, str(node.target))
+        return float(held) if held.ndim == 0 else None
+    name = operation(node) if node.op == "call_function" else ""
+    if name in ("detach", "alias", "clone", "lift_fresh_copy"):
+        return _constant(node.all_input_nodes[0])
+    if name not in _CONSTANT:
+        return None
     if name in ("zeros_like", "zeros", "ones_like", "ones"):
         return float(name.startswith("ones"))
     value = node.args[0 if name == "scalar_tensor" else 1]
@@ -232,13 +260,30 @@ def _constant(node: fx.Node) -> float | None:
 
 
 def _expression(node: fx.Node) -> str:
-    name = operation(node)
-    arguments = [text(x) for x in node.args if x is not None and not isinstance(x, torch.dtype)]
+    name, given = operation(node), [x for x in node.args if x is not None and not isinstance(x, torch.dtype)]
+    if unknown := [word for word, x in node.kwargs.items() if x is not None and word not in _HARMLESS]:
+        raise Unsupported(f"it computes {name} with {unknown[0]}={node.kwargs[unknown[0]]}, which cannot be fused")
+    decides = is_condition(node)
+    if name in _SAME or name == "_to_copy":
+        return _condition(given[-1]) if decides else _converted(node, given[-1])
+    if name in _LOGIC and decides:
+        return f"({_condition(given[0])} {_LOGIC[name]} {_condition(given[1])})"
+    if name in _NOT and decides:
+        return f"logical_not({_condition(given[0])})"
+    if name == "where" and not decides:
+        return f"where({_condition(given[0])}, {_number(given[1])}, {_number(given[2])})"
+    arguments = [_number(x) for x in given]
+    if name == "isnan":
+        return f"({arguments[0]} != {arguments[0]})"
+    if name in _COMPARED:
+        if name == "le" and given[1] == 0 and operation(of := _itself(node.all_input_nodes[0])) == "relu":
+            # the derivative of ReLU: true in the same places without the maximum
+            arguments[0] = _number(of.args[0])
+        return f"({arguments[0]} {_COMPARED[name]} {arguments[1]})"
+    if decides:
+        raise Unsupported(f"it computes {name} of conditions, and only numbers can be fused")
     if name in ("add", "sub") and (alpha := node.kwargs.get("alpha", 1)) != 1:
         arguments[1] = f"({arguments[1]} * {text(alpha)})"
-    if name == "le" and node.args[1] == 0 and operation(of := _itself(node.all_input_nodes[0])) == "relu":
-        # the derivative of ReLU: true in the same places without the maximum
-        arguments[0] = text(of.args[0])
     if name in _SIGNS:
         return f"({arguments[0]} {_SIGNS[name]} {arguments[1]})"
     if name == "rsub":
@@ -250,21 +295,40 @@ def _expression(node: fx.Node) -> str:
             return f"{_POWERS[float(exponent)]}({arguments[0]})"
     if name == "clamp":
         low, high = (*node.args[1:], None, None)[:2]
-        least = arguments[0] if low is None else f"maximum({arguments[0]}, {text(low)})"
-        return least if high is None else f"minimum({least}, {text(high)})"
-    if name in _SAME:
-        made = node.meta.get("val", node.meta.get("tensor_meta"))
-        is_read_as_number = name == "_to_copy" and getattr(made, "is_floating_point", lambda: True)()
-        return f"as_number({arguments[0]})" if is_read_as_number and _is_condition(node.args[0]) else arguments[-1]
+        least = arguments[0] if low is None else f"maximum({arguments[0]}, {_number(low)})"
+        return least if high is None else f"minimum({least}, {_number(high)})"
     name = _OTHER_NAMES.get(name, name)
     if name not in _FUNCTIONS:
         raise Unsupported(f"it computes {name}, and only what is elementwise in the scores can be fused")
     return f"{name}({', '.join(arguments)})"
 
 
-def _is_condition(node: Any) -> bool:
+def _converted(node: fx.Node, x: Any) -> str:
+    """`x` in the dtype of `node`, which is no condition."""
+    dtype = _dtype(node)
+    if dtype in (torch.float16, torch.bfloat16):
+        raise Unsupported(f"it computes in {dtype}, and fused code in float32")
+    was = _dtype(x)
+    cut = dtype is not None and not dtype.is_floating_point and was is not None and was.is_floating_point
+    return f"trunc({_number(x)})" if cut else _number(x)
+
+
+def _dtype(node: Any) -> torch.dtype | None:
     made = node.meta.get("val", node.meta.get("tensor_meta")) if isinstance(node, fx.Node) else None
-    return getattr(made, "dtype", None) is torch.bool
+    return getattr(made, "dtype", None)
+
+
+def is_condition(node: Any) -> bool:
+    """Whether it is true or false, which code keeps apart from numbers."""
+    return _dtype(node) is torch.bool
+
+
+def _number(x: Any) -> str:
+    return f"as_number({text(x)})" if is_condition(x) and _constant(x) is None else text(x)
+
+
+def _condition(x: Any) -> str:
+    return text(x) if is_condition(x) and _constant(x) is None else f"({text(x)} != number(0.0))"
 
 
 def text(x: Any) -> str:

@@ -87,7 +87,10 @@ inline Vec pow(const Vec& x, const Vec& y) { return x.pow(y); }
 // a condition is a vector of bits
 inline Vec where(const Vec& condition, const Vec& yes, const Vec& no) { return Vec::blendv(no, yes, condition); }
 
-inline Vec logical_not(const Vec& condition) { return condition ^ (condition == condition); }
+inline Vec logical_not(const Vec& condition) {
+  // not compared with itself: the bits of true are those of NaN
+  return condition ^ (Vec(0.0f) == Vec(0.0f));
+}
 
 inline Vec as_number(const Vec& condition) { return condition & Vec(1.0f); }
 

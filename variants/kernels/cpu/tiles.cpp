@@ -139,7 +139,7 @@ void attend_block(const Pass& pass, int64_t head, int64_t first, float* tile, Bl
   for (int64_t r = 0; r < rows; r++) {
     if (pass.sinks) {
       float sink = pass.sinks[head];
-      block.numbers[r][0] = map.tops ? block.top[r] : block.numbers[r][0];
+      if (map.tops) block.numbers[r][0] = block.top[r] == -INF ? 0.0f : block.top[r];
       map.weigh(1.0f, 1, &sink, block.numbers[r], &block.total[r]);
     }
     const float total = block.total[r] + pass.epsilon, inverse = total == 0.0f ? 1.0f : 1.0f / total;

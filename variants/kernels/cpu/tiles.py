@@ -45,8 +45,8 @@ def tiled_attention(
     """
     check_inputs(query, key, value, mask.valid, grouped=True)
     given = learned or {}
-    if isinstance(sink, float):
-        sink = torch.full((query.shape[1],), sink)
+    if sink is not None and not isinstance(sink, Tensor):
+        sink = torch.full((query.shape[1],), float(sink))
     further = mask, written, drop, epsilon, lists, (0, 0, False), tuple(given)
     return cast(Tensor, _Sums.apply(query, key, value, sink, None, *further, *given.values())[0])  # type: ignore[no-untyped-call]
 

@@ -28,9 +28,10 @@ BODIES = {
     "_expm1(x, u)": "tl.where((x > 1.0) | (x < -1.0), u - 1.0, tl.where(u == 1.0, x, (u - 1.0) * (x / tl.log(u))))",
     "tanh(x)": "sign(x) * _tanh(expm1(2.0 * minimum(tl.abs(x), 20.0)))",
     "_tanh(grown)": "grown / (grown + 2.0)",
-    "sinh(x)": "sign(x) * _sinh(expm1(tl.abs(x)))",
+    # half of an exponential that overflows may not
+    "sinh(x)": "sign(x) * tl.where(tl.abs(x) > 20.0, tl.exp(tl.abs(x) - 0.6931471805599453), _sinh(expm1(tl.abs(x))))",
     "_sinh(grown)": "0.5 * (grown + grown / (grown + 1.0))",
-    "cosh(x)": "0.5 * (tl.exp(x) + tl.exp(-x))",
+    "cosh(x)": "tl.exp(tl.abs(x) - 0.6931471805599453) + 0.5 * tl.exp(-tl.abs(x))",
     "sigmoid(x)": "1.0 / (1.0 + tl.exp(-x))",
     "pow(x, y)": "_pow(x, y, tl.where(y == 0.0, 1.0, tl.exp2(y * tl.log2(tl.abs(x)))))",
     "_pow(x, y, size)": "tl.where(x < 0.0, tl.where(y == tl.floor(y), _signed(size, y), NAN), size)",

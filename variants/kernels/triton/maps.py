@@ -62,13 +62,17 @@ def map_attention(
     and `epsilon` as in `cpu.tiles.tiled_attention`. `homogeneous`: map(c x) = c map(x) for c > 0, so that the scale of
     the scores waits until the end. `drop`: dropout of the weights, by the mask of `ops/dropout`. A query without a key
     that it may see gets zeros and gives no gradient. Products are those of the dtype, sums are float32, as is the
-    gradient that is taken; with float16 a gradient or a weight beyond 65504 counts as 65504. Differentiable once, the
-    same bits at every run. Ask `reason` first; raises Unsupported for a map that Triton cannot spell.
+    gradient that is taken; with float16 a gradient or a weight beyond 65504 counts as 65504, and weights over a sum
+    without `top` are multiplied in float32. Differentiable once, the same bits at every run. Ask `reason` first; raises
+    Unsupported for a map that Triton cannot spell.
     """
+    if written.sums and not written.tops and query.dtype == torch.float16:
+        # weights are converted before they are divided, and may be beyond what it holds
+        query, key, value = query.float(), key.float(), value.float()
     query, key, value, valid = prepared(query, key, value, valid, grouped=True)
     given, drops, grouped = learned or {}, drop is not None, key.shape[1] < query.shape[1]
-    if isinstance(sink, float):
-        sink = torch.full((query.shape[1],), sink, device=query.device)
+    if sink is not None and not isinstance(sink, Tensor):
+        sink = torch.full((query.shape[1],), float(sink), device=query.device)
     of_keys = tiles or tiles_of_keys(query.dtype, query.shape[-1], grouped=grouped, drops=drops)
     tiles = tiles or tiles_for(query.dtype, query.shape[-1], drops=drops)
     further = valid, causal, written, drop, epsilon, homogeneous, (tiles, of_keys), tuple(given)
@@ -155,7 +159,8 @@ def _forward(
     if HAS_SINK:
         # one key more without a value: only the sum hears of its score
         top = tl.zeros([ROWS], tl.float32) + tl.load(sink_ptr + head)
-        _, summed = WEIGH(top[:, None], top[:, None], numbers, at[:, None], inside[:, None], plane)
+        level = tl.where(top == -float("inf"), 0.0, top)
+        _, summed = WEIGH(top[:, None], level[:, None], numbers, at[:, None], inside[:, None], plane)
         total = tl.sum(summed, 1)
     sums, total, top = _forward_tiles(
         sums, total, top, q, k_ptr, v_ptr, valid_ptr, numbers, at[:, None], inside[:, None], plane, k_row, v_row,

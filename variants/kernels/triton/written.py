@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import fx
 
 from ...contract import Unsupported
-from ...ops.written import Written, operation, text
+from ...ops.written import Written, is_condition, operation, text
 from .functions import BODIES
 
 
@@ -40,7 +40,7 @@ def functions(written: Written) -> Functions:
     """The functions of a map. Raises Unsupported for an operator that Triton lacks."""
     weight, summed, (of_scores, *of_learned) = written.weight, written.summed, written.gradients
     # ReLU costs nothing where it is a part of the conversion to 16 bits
-    is_rectified = not written.sums and operation(weight) == "relu"
+    is_rectified = not written.sums and written.differs_by_score(weight) and operation(weight) == "relu"
     if is_rectified:
         weight = summed = weight.all_input_nodes[0]
     values = [*_loaded(written.forward), *_assigned(written.levels), *_assigned(written.lines(weight, summed))]
@@ -77,7 +77,10 @@ def functions(written: Written) -> Functions:
 
 
 def _loaded(nodes: tuple[fx.Node, ...]) -> list[str]:
-    return [f"v_{x.name} = tl.load(numbers + {k} * plane + at, mask=inside, other=1.0)" for k, x in enumerate(nodes)]
+    read = [f"tl.load(numbers + {k} * plane + at, mask=inside, other=1.0)" for k in range(len(nodes))]
+    return [
+        f"v_{x.name} = {f'({each} != 0.0)' if is_condition(x) else each}" for x, each in zip(nodes, read, strict=True)
+    ]
 
 
 def _assigned(lines: list[tuple[str, str]]) -> list[str]:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from cpu_kernels import draw, inputs_of, make, masks_of, passes, require_kernels
 from torch import Tensor
-from written_maps import MAPS, passes_of, worst
+from written_maps import FUNCTIONS, MAPS, assert_is_its_map, passes_of, worst
 
 from attnbench.variants.contract import AttentionShape, Mask, SelectionError, Unsupported
 from attnbench.variants.kernels.cpu import build
 from attnbench.variants.kernels.cpu.lists import SeenTiles
-from attnbench.variants.kernels.cpu.tiles import softmax_attention
+from attnbench.variants.kernels.cpu.tiles import softmax_attention, tiled_attention
 from attnbench.variants.kernels.cpu.written import source
 from attnbench.variants.maps.elementwise import ElementwiseMap, elementwise_map
 from attnbench.variants.maps.softmax1 import Softmax1
@@ -139,11 +139,52 @@ def test_a_query_and_a_key_that_are_no_number_are_seen() -> None:
         (lambda scores: scores if scores.max() > 0 else -scores, "it cannot be traced"),
         (lambda scores: scores * torch.linspace(0.0, 1.0, scores.shape[-1]), "it computes arange"),
         (lambda scores: scores.sum(-1), r"it gives \(2,\) for scores \(2, 3\)"),
+        (lambda scores: scores > 0, "it gives torch.bool"),
+        (lambda scores: scores * torch.div(scores, 0.5, rounding_mode="floor"), "div with rounding_mode=floor"),
+        (lambda scores: scores.round(decimals=1), "round with decimals=1"),
+        (lambda scores: scores.half().float(), "it computes in torch.float16"),
+        (lambda scores: scores * ((scores > 0) + (scores > 1)), "add of conditions"),
     ],
 )
 def test_what_cannot_be_fused_says_why_and_runs_eagerly(function: object, reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         write(function)  # type: ignore[arg-type]
+
+
+# each is a unit to compile
+@pytest.mark.slow
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_conditions_and_whole_numbers_are_those_of_pytorch(function: Callable[[Tensor], Tensor]) -> None:
+    require_kernels()
+    assert_is_its_map(lambda q, k, v: tiled_attention(q, k, v, Mask(), write(function)), function)
+
+
+def test_what_is_around_the_first_call_is_no_part_of_the_trace() -> None:
+    """Inference, a checkpoint and a search for anomalies once left a map eager for the whole process."""
+
+    def refused(function: Callable[[Tensor], Tensor]) -> None:
+        write(function)
+
+    with torch.inference_mode():
+        refused(lambda s: s.tanh() * 0.1)
+    with pytest.warns(UserWarning), torch.autograd.detect_anomaly(check_nan=False), torch.device("meta"):
+        refused(lambda s: s.tanh() * 0.2)
+    ones = torch.ones(2, requires_grad=True)
+
+    def layer(x: Tensor) -> Tensor:
+        refused(lambda s: s.tanh() * 0.3)
+        return x.exp()
+
+    torch.utils.checkpoint.checkpoint(layer, ones, use_reentrant=False).sum().backward()
+    assert ones.grad is not None
+
+
+def test_a_sink_without_weight_and_a_query_without_keys_give_zeros() -> None:
+    require_kernels()
+    (query, key, value), _ = inputs_of(20, 40, 16, heads=1, batch=1)
+    written = write(lambda s, top: (s - top).exp(), ("top",), (), True)
+    output = tiled_attention(query, key, value, Mask(valid=torch.zeros(1, 40).bool()), written, sink=-torch.inf)
+    assert (output == 0).all()
 
 
 def test_writing_a_map_draws_nothing() -> None:
