@@ -33,9 +33,11 @@ SELECTIONS = (
     "routing[clusters=2,form=strict,window=6]", "local-routing[clusters=2,flange=3,form=strict,query_block=5,window=6]",
 )  # fmt: skip
 # fused by what is written for them, or with kernels for a CPU alone
-WRITTEN = ("sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "topk[k=3]", "differential",
-           "differential-v2", "window[size=5,sink=learned]", "longformer[window=3]", "bigbird[block=2]",
-           "sparse[stride=4,summary=2]")  # fmt: skip
+WRITTEN = (
+    "sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "topk[k=3]", "scalable-softmax", "differential",
+    "differential-v2", "window[size=5,sink=learned]", "longformer[window=3]", "bigbird[block=2]",
+    "sparse[stride=4,summary=2]",
+)  # fmt: skip
 KERNELS = {"cpp", "triton"}
 ALL = (*SELECTIONS, *WRITTEN)
 CASES = [(name, impl) for name in ALL for impl in VariantFactory.of(name).implementations if impl != "auto"]

@@ -112,8 +112,8 @@ def softmax_maps(
     if ran == "sdpa" or (impl == "auto" and ran == "eager"):
         # PyTorch fuses nothing of two widths: zeros make keys as wide as values, and the factor keeps the scale
         width = query.shape[-1]
-        padding = max(0, value.shape[-1] - width)
-        query, key = F.pad(query * math.sqrt((width + padding) / width), (0, padding)), F.pad(key, (0, padding))
+        if padding := max(0, value.shape[-1] - width):
+            query, key = F.pad(query * math.sqrt((width + padding) / width), (0, padding)), F.pad(key, (0, padding))
         return fused_softmax(query, key, value, mask, dropout)
     drop = WeightDropout.drawn(dropout, query.device)
     if ran == "cpp":

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..contract import AttentionShape, Mask, ScoredVariant, accumulator
-from ..ops.fused_softmax import fused_softmax
 from ..ops.log_length import log_length
+from .differential import DROPPING, Impl, maps_refusal, softmax_maps
 
 
 class ScalableSoftmax(ScoredVariant):
@@ -17,8 +17,9 @@ class ScalableSoftmax(ScoredVariant):
 
     Where attention is causal, n is the number of keys that the query may see plus one, i + 2 at position i from 0, as
     the code of ASEntmax has it; elsewhere it is the number of keys. s starts at N(1, 0.01). `bias=true` adds a number b
-    per head to the factor, started at 0. The factor is one number a query, so it multiplies the query: `impl=sdpa` then
-    runs PyTorch's fused softmax, `eager` elementary operations.
+    per head to the factor, started at 0. The factor is one number a query, so it multiplies the query. `impl`: auto
+    takes PyTorch's fused softmax (`sdpa`), but with dropout on a CPU, where that is not fused, C++; eager is the
+    definition.
     """
 
     equation: ClassVar = "P = softmax((s ln(n) + b) Q K^T / sqrt(d)); O = P V; b = 0"
@@ -28,19 +29,26 @@ class ScalableSoftmax(ScoredVariant):
     maps_products = True
     grouped: ClassVar = True
     takes_bounds: ClassVar = True
+    drops_inside: ClassVar = DROPPING
 
-    def __init__(self, shape: AttentionShape, *, bias: bool = False, impl: Literal["sdpa", "eager"] = "sdpa"):
+    def __init__(self, shape: AttentionShape, *, bias: bool = False, impl: Impl = "auto"):
         super().__init__(shape)
-        self.impl = self.implementation = impl
+        self.impl = impl
         self.slope = nn.Parameter(torch.empty(shape.heads).normal_(1.0, 0.01))
         self.bias = nn.Parameter(torch.zeros(shape.heads)) if bias else None
 
+    def supports(self, shape: AttentionShape) -> str | None:
+        return super().supports(shape) or maps_refusal(self.impl, shape)
+
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        if self.impl == "eager":
-            return super().forward(query, key, value, mask)
-        scaled = self._scaled(query, key.shape[2], mask).to(query.dtype)
-        output, self.implementation = fused_softmax(scaled, key, value, mask, self.weight_dropout)
-        return output
+        is_fused = self.impl == "auto" and not (self.weight_dropout and query.device.type == "cpu")
+        scaled = self._scaled(query, key.shape[2], mask)
+        # fused code takes one dtype; the definition rounds at its end alone
+        scaled = scaled if self.impl == "eager" else scaled.to(query.dtype)
+        output, self.implementation = softmax_maps(
+            "sdpa" if is_fused else self.impl, scaled, key, value, mask, self.weight_dropout
+        )
+        return output.to(value.dtype)
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         return super().weights(self._scaled(query, key.shape[2], mask), key, mask, rows)

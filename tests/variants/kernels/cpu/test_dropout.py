@@ -75,9 +75,18 @@ def test_maps_that_are_subtracted_equal_the_eager_definition(rate: float) -> Non
         )
         for mask in masks_of(3, keys).values():
             assert_equals_eager("differential", inputs, upstream, mask, rate)
+            assert_equals_eager("scalable-softmax[bias=true]", inputs, upstream, mask, rate)
             found, right = (_maps(impl, (query, key, value), wide, mask, rate) for impl in ("cpp", "eager"))
             for a, b in zip(found, right, strict=True):
                 torch.testing.assert_close(a.double(), b, rtol=0, atol=5e-6 * float(b.abs().max()))
+
+
+def test_with_dropout_scalable_softmax_is_fused_on_a_cpu_and_by_pytorch_without() -> None:
+    inputs, upstream = inputs_of(150, 150, 24)
+    for rate, ran in ((0.0, "sdpa"), (0.3, "cpp")):
+        variant = make("scalable-softmax", "auto", 24, dropout=rate)
+        passes(variant, inputs, upstream, Mask())
+        assert variant.implementation == ran
 
 
 def _maps(impl: Impl, inputs: Inputs, upstream: Tensor, mask: Mask, rate: float) -> list[Tensor]:
