@@ -14,12 +14,11 @@ from torch import Tensor
 from torch.library import Library
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..ops.written import Written
 from . import dispatch
-from .cpu import build, written
+from .cpu import build, tiles, written
 
 _SCHEMA = re.compile(r"m\.def\(\s*((?:\"[^\"]*\"\s*)+)\)")
-# of `written._UNIT`: whether it sums, whether it takes the largest score, and, at the end, how many numbers it learns
-_MEMBERS = re.compile(r"attnbench_map = \{(true|false), (true|false), \d+, \d+, (\d+),")
 _ENTMAX_ROWS = 128
 
 
@@ -43,7 +42,8 @@ def uncompiled() -> Iterator[None]:
         with (
             patch.object(build, "failure", lambda: None),
             patch.object(dispatch, "_has_kernels", lambda: True),
-            patch.object(written, "_address", _kind),
+            patch.object(written, "address", _kind),
+            patch.object(tiles, "address", _kind),
             _ShapesAlone(),  # type: ignore[no-untyped-call]
         ):
             yield
@@ -53,12 +53,9 @@ def uncompiled() -> Iterator[None]:
             library._destroy()  # type: ignore[no-untyped-call]
 
 
-def _kind(source: str) -> int:
+def _kind(written: Written) -> int:
     """In the place of a map's address: bit 0, whether it sums; bit 1, whether it takes the largest score; the rest."""
-    members = _MEMBERS.search(source)
-    assert members is not None
-    sums, tops, learned = members.groups()
-    return (sums == "true") + 2 * (tops == "true") + 4 * int(learned)
+    return written.sums + 2 * written.tops + 4 * (len(written.gradients) - 1)
 
 
 class _ShapesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -116,10 +115,12 @@ def write(
     sums: it returns what weights are before division, and what is summed; one tensor where both are the same.
     Raises Unsupported, with the reason, for a function that is not elementwise in the scores.
     """
-    # a forward in inference mode, under a checkpoint or on another device traces what any other does
-    around = torch.inference_mode(False), _saved_as_they_are(), torch.autograd.set_detect_anomaly(False)
+    # a forward in inference mode, under a checkpoint, which saves tensors its own way, or on another device traces what
+    # any other does
+    as_they_are = torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, torch.Tensor.detach)
+    off = torch.inference_mode(False), torch.autograd.set_detect_anomaly(False)
     try:
-        with around[0], around[1], around[2], torch.device("cpu"):
+        with off[0], off[1], as_they_are, torch.device("cpu"):
             # what a shape decides would be a constant of the trace
             first, second = (_written(function, names, learned, sums, shape) for shape in ((2, 3), (3, 5)))
             # numbers of a query too: one that depends on places, or on other queries, would be read in vain
@@ -131,10 +132,6 @@ def write(
     if texts[0] != texts[1]:
         raise Unsupported("it depends on how many scores there are; take `count`, the keys that a query may see")
     return first
-
-
-def _saved_as_they_are() -> AbstractContextManager[Any]:
-    return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
 
 
 def _written(
@@ -265,7 +262,13 @@ def _expression(node: fx.Node) -> str:
         raise Unsupported(f"it computes {name} with {unknown[0]}={node.kwargs[unknown[0]]}, which cannot be fused")
     decides = is_condition(node)
     if name in _SAME or name == "_to_copy":
-        return _condition(given[-1]) if decides else _converted(node, given[-1])
+        dtype, was = _dtype(node), _dtype(given[-1])
+        if dtype in (torch.float16, torch.bfloat16):
+            raise Unsupported(f"it computes in {dtype}, and fused code in float32")
+        if decides:
+            return _condition(given[-1])
+        cut = dtype is not None and not dtype.is_floating_point and was is not None and was.is_floating_point
+        return f"trunc({_number(given[-1])})" if cut else _number(given[-1])
     if name in _LOGIC and decides:
         return f"({_condition(given[0])} {_LOGIC[name]} {_condition(given[1])})"
     if name in _NOT and decides:
@@ -301,16 +304,6 @@ def _expression(node: fx.Node) -> str:
     if name not in _FUNCTIONS:
         raise Unsupported(f"it computes {name}, and only what is elementwise in the scores can be fused")
     return f"{name}({', '.join(arguments)})"
-
-
-def _converted(node: fx.Node, x: Any) -> str:
-    """`x` in the dtype of `node`, which is no condition."""
-    dtype = _dtype(node)
-    if dtype in (torch.float16, torch.bfloat16):
-        raise Unsupported(f"it computes in {dtype}, and fused code in float32")
-    was = _dtype(x)
-    cut = dtype is not None and not dtype.is_floating_point and was is not None and was.is_floating_point
-    return f"trunc({_number(x)})" if cut else _number(x)
 
 
 def _dtype(node: Any) -> torch.dtype | None:

@@ -102,7 +102,7 @@ def test_auto_on_a_gpu_takes_no_form_that_the_variant_lacks(name, monkeypatch):
     inputs = [torch.randn(1, 2, 40, 16).as_subclass(OnGpu) for _ in range(3)]
     with pytest.raises(InterruptedError):
         variant.forward(*inputs, Mask(causal=True))
-    assert chosen == ["triton" if name in ("rela", "local", "linear") else "eager"]
+    assert chosen == ["triton" if name in ("rela", "local", "linear", "sigmoid") else "eager"]
 
 
 @pytest.mark.slow
