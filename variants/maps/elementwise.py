@@ -159,6 +159,8 @@ def elementwise_map(
                 f"{function.__name__}: expected scores, then any of {', '.join(sorted(known))}, all of `learned` among "
                 f"them, got {', '.join(names) or 'scores alone'}; what a user sets is keyword-only, behind `*`"
             )
+        if taken := [name for name in names if hasattr(ElementwiseMap, name)]:
+            raise SelectionError(f"{function.__name__}: every module has an attribute {taken[0]}; take another name")
 
         def parameters(*, impl: Impl = "auto") -> None:
             """The keyword-only arguments of the function, and `impl`."""

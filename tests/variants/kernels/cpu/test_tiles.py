@@ -217,6 +217,8 @@ def test_a_map_that_cannot_be_fused_refuses_cpp_and_runs_by_itself() -> None:
     ],
 )
 def test_a_map_that_takes_what_nothing_gives_is_refused_where_it_is_declared(function: object, got: str) -> None:
+    with pytest.raises(SelectionError, match="every module has an attribute float"):
+        elementwise_map(learned={"float": 1.5})(lambda scores, float: scores / float)
     with pytest.raises(SelectionError, match=f"expected scores, then any of count, top, width, .* got {got};"):
         elementwise_map(learned={"width": 1.5})(function)  # type: ignore[arg-type]
 
