@@ -51,7 +51,7 @@ DOWN = {
         "wrappers": {"ops", ""},
         "integrations": {"ops", ""},
         "ops": {""},
-        "kernels": {"kernels/triton", "kernels/cpu", ""},
+        "kernels": {"kernels/triton", "kernels/cpu", "ops", ""},
         "kernels/cpu": {"kernels/triton", "ops", ""},
         "kernels/triton": {"ops", ""},
         "": set(),
