@@ -42,7 +42,7 @@ FUNCTIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda s: s * (s > 0),
     lambda s: s * ((s > 0).float() + (s > 1).float()),
     lambda s: s * ((s > 0).long() + (s > 1).long()),
-    lambda s: s * (torch.logical_and(s, s > -2) | ~(s < 1)),
+    lambda s: s * (torch.logical_and(s, s > -2) | ~(s < 1) & torch.logical_not(s > 20)),
     lambda s: s - s.int(),
     lambda s: (s > 0).float(),
     lambda s: torch.where(torch.isnan(s), 0.0, s) * torch.tensor(0.3),

@@ -55,7 +55,7 @@ def uncompiled() -> Iterator[None]:
 
 def _kind(written: Written) -> int:
     """In the place of a map's address: bit 0, whether it sums; bit 1, whether it takes the largest score; the rest."""
-    return written.sums + 2 * written.tops + 4 * (len(written.gradients) - 1)
+    return written.sums + 2 * written.tops + 4 * len(written.learned)
 
 
 class _ShapesAlone(TorchDispatchMode):  # type: ignore[no-untyped-call]

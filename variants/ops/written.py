@@ -7,7 +7,7 @@ An expression calls functions by the names of PyTorch's operators, which the ker
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -31,8 +31,8 @@ _OTHER_NAMES = {"clamp_min": "maximum", "clamp_max": "minimum", "sgn": "sign"}
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _COMPARED = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _LOGIC = {"bitwise_and": "&", "logical_and": "&", "bitwise_or": "|", "logical_or": "|"}
-_NOT = {"bitwise_not"}
-_SAME = {"detach", "alias", "clone", "copy"}
+_NOT = {"bitwise_not", "logical_not"}
+_SAME = {"detach", "alias", "clone"}
 _CONSTANT = {"full", "full_like", "scalar_tensor", "zeros_like", "ones_like", "zeros", "ones"}
 # arguments by name that leave the numbers as they are
 _HARMLESS = {"alpha", "device", "dtype", "layout", "memory_format", "non_blocking", "pin_memory"}
@@ -49,8 +49,9 @@ _POWERS = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 class Written:
     """A map and its gradients, as nodes of a graph in the order of computation.
 
-    `gradients`: in the scores, then in each learned number. `forward` and `backward`: the numbers of a query that they
-    take. `sums`: whether weights are divided by a sum over the keys; `tops`: whether the map takes the largest score.
+    `gradients`: in the scores, then in each number of `learned`, by name. `forward` and `backward`: the numbers of a
+    query that they take. `sums`: whether weights are divided by a sum over the keys; `tops`, `counts`: whether the map
+    takes the largest score, and how many keys there are.
     """
 
     weight: fx.Node
@@ -60,6 +61,8 @@ class Written:
     backward: tuple[fx.Node, ...]
     sums: bool
     tops: bool
+    counts: bool
+    learned: tuple[str, ...]
     _scored: frozenset[fx.Node]
     _levels: tuple[fx.Node, ...]
 
@@ -81,18 +84,22 @@ class Written:
         """Whether weight and gradient are finite for a query that asks nothing: scores 0, numbers 1, no gradient."""
         with torch.device("cpu"):
             given = dict.fromkeys(("of_weight", "of_sum", "scores", "count"), torch.zeros(()))
-            known = {x: torch.ones((), dtype=torch.bool if is_condition(x) else None) for x in self.backward}
+            known = {x: torch.ones((), dtype=torch.bool if _is_condition(x) else None) for x in self.backward}
             found = [self._value(node, given, known) for node in (self.weight, self.gradients[0])]
             return all(bool(torch.isfinite(x).all()) for x in found)
 
-    def numbers(self, nodes: tuple[fx.Node, ...], given: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+    def numbers(
+        self, nodes: tuple[fx.Node, ...], shape: torch.Size, count: Tensor, learned: Sequence[Tensor], top: Any = None
+    ) -> Tensor:
         """The values of `nodes`, (numbers, *shape), float32; a condition is 1 or 0.
 
-        given: `count` and what else the map takes, by name.
+        shape: (batch, heads, queries); count and top broadcast to it; learned: (heads,) each.
         """
+        of_heads = {name: x[:, None] for name, x in zip(self.learned, learned, strict=True)}
+        given = {"count": count, "top": top, **of_heads}
         known: dict[fx.Node, Any] = {}
         found = [self._value(node, given, known).expand(shape).float() for node in nodes]
-        return torch.stack(found) if found else torch.empty(0, *shape, device=given["count"].device)
+        return torch.stack(found) if found else torch.empty(0, *shape, device=count.device)
 
     def _value(self, node: fx.Node, given: Mapping[str, Tensor], known: dict[fx.Node, Any]) -> Any:
         if node not in known:
@@ -175,11 +182,16 @@ def _written(
     if any(node.op == "get_attr" and _constant(node) is None for node in graph.nodes):
         raise Unsupported("it holds a tensor of its own; name it among `learned`")
     weight, summed, *gradients = graph.find_nodes(op="output")[0].args[0]
-    return _ordered(places, _itself(weight), _itself(summed), tuple(gradients), sums)
+    return _ordered(places, _itself(weight), _itself(summed), tuple(gradients), sums, learned)
 
 
 def _ordered(
-    places: list[fx.Node], weight: fx.Node, summed: fx.Node, gradients: tuple[fx.Node, ...], sums: bool
+    places: list[fx.Node],
+    weight: fx.Node,
+    summed: fx.Node,
+    gradients: tuple[fx.Node, ...],
+    sums: bool,
+    learned: tuple[str, ...],
 ) -> Written:
     """Numbers are nodes that depend on no score; those of the largest score wait for the tile in the forward."""
     values, every = _before((weight, summed)), _before((weight, summed, *gradients))
@@ -200,6 +212,8 @@ def _ordered(
     return Written(
         *(weight, summed, gradients, tuple(forward), tuple(backward), sums),
         tops=any(node.meta["given"] == "top" for node in places),
+        counts=any(node.meta["given"] == "count" for node in places),
+        learned=learned,
         _scored=frozenset(scored),
         _levels=tuple(x for x in values if x in top),
     )
@@ -227,7 +241,7 @@ def _read(nodes: list[fx.Node], inside: set[fx.Node], results: set[fx.Node]) -> 
 
 def _itself(node: fx.Node) -> fx.Node:
     """The node that it is another name of."""
-    return _itself(node.all_input_nodes[0]) if operation(node) in ("detach", "alias", "clone") else node
+    return _itself(node.all_input_nodes[0]) if operation(node) in _SAME else node
 
 
 def _expressions(nodes: Iterable[fx.Node]) -> list[tuple[str, str]]:
@@ -246,7 +260,7 @@ def _constant(node: fx.Node) -> float | None:
         held = getattr(node.graph.owning_module, str(node.target))
         return float(held) if held.ndim == 0 else None
     name = operation(node) if node.op == "call_function" else ""
-    if name in ("detach", "alias", "clone", "lift_fresh_copy"):
+    if name in _SAME or name == "lift_fresh_copy":
         return _constant(node.all_input_nodes[0])
     if name not in _CONSTANT:
         return None
@@ -260,8 +274,8 @@ def _expression(node: fx.Node) -> str:
     name, given = operation(node), [x for x in node.args if x is not None and not isinstance(x, torch.dtype)]
     if unknown := [word for word, x in node.kwargs.items() if x is not None and word not in _HARMLESS]:
         raise Unsupported(f"it computes {name} with {unknown[0]}={node.kwargs[unknown[0]]}, which cannot be fused")
-    decides = is_condition(node)
-    if name in _SAME or name == "_to_copy":
+    decides = _is_condition(node)
+    if name in _SAME or name in ("copy", "_to_copy"):
         dtype, was = _dtype(node), _dtype(given[-1])
         if dtype in (torch.float16, torch.bfloat16):
             raise Unsupported(f"it computes in {dtype}, and fused code in float32")
@@ -311,17 +325,23 @@ def _dtype(node: Any) -> torch.dtype | None:
     return getattr(made, "dtype", None)
 
 
-def is_condition(node: Any) -> bool:
+def _is_condition(node: Any) -> bool:
     """Whether it is true or false, which code keeps apart from numbers."""
     return _dtype(node) is torch.bool
 
 
 def _number(x: Any) -> str:
-    return f"as_number({text(x)})" if is_condition(x) and _constant(x) is None else text(x)
+    return f"as_number({text(x)})" if _is_condition(x) and _constant(x) is None else text(x)
 
 
 def _condition(x: Any) -> str:
-    return text(x) if is_condition(x) and _constant(x) is None else f"({text(x)} != number(0.0))"
+    return text(x) if _is_condition(x) and _constant(x) is None else f"({text(x)} != number(0.0))"
+
+
+def read(nodes: tuple[fx.Node, ...], place: str, first: int = 0) -> list[tuple[str, str]]:
+    """Name and expression of numbers of a query; `{}` in `place` stands for which, from `first` on."""
+    each = [(x, place.format(k + first)) for k, x in enumerate(nodes)]
+    return [(f"v_{x.name}", f"({at} != number(0.0))" if _is_condition(x) else at) for x, at in each]
 
 
 def text(x: Any) -> str:

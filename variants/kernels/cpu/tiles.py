@@ -44,11 +44,10 @@ def tiled_attention(
     for shapes that do not fit.
     """
     check_inputs(query, key, value, mask.valid, grouped=True)
-    given = learned or {}
     if sink is not None and not isinstance(sink, Tensor):
         sink = torch.full((query.shape[1],), float(sink))
-    further = mask, written, drop, epsilon, lists, (0, 0, False), tuple(given)
-    return cast(Tensor, _Sums.apply(query, key, value, sink, None, *further, *given.values())[0])  # type: ignore[no-untyped-call]
+    further = mask, written, drop, epsilon, lists, (0, 0, False), *((learned or {})[name] for name in written.learned)
+    return cast(Tensor, _Sums.apply(query, key, value, sink, None, *further)[0])  # type: ignore[no-untyped-call]
 
 
 def softmax_attention(
@@ -86,7 +85,7 @@ def softmax_by_distance(
     """
     check_inputs(query, key, value, mask.valid, grouped=True)
     written = write(_exponential, ("top",), (), True)
-    further = mask, written, drop, 0.0, None, (back, offset, collect), ()
+    further = mask, written, drop, 0.0, None, (back, offset, collect)
     return cast(tuple[Tensor, Tensor | None], _Sums.apply(query, key, value, None, bias, *further))  # type: ignore[no-untyped-call]
 
 
@@ -138,7 +137,6 @@ class _Sums(torch.autograd.Function):
         epsilon: float,
         lists: SeenTiles | None,
         distances: tuple[int, int, bool],
-        names: tuple[str, ...],
         *learned: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
         batch, _, queries, _ = query.shape
@@ -148,12 +146,11 @@ class _Sums(torch.autograd.Function):
             packing = replace(packing, order=lists.order.expand(batch, -1))
         ctx.packing = packing
         ctx.lists, ctx.valid = lists, mask.valid
-        ctx.drop, ctx.written, ctx.names = drop, written, names
+        ctx.drop, ctx.written = drop, written
         ctx.scale = query.shape[-1] ** -0.5
         ctx.rows = BLOCK if lists else _rows(mask, packing)
         count = (packing.limits - packing.lowers).clamp(min=1)[:, None]
-        given = {"count": count, **{name: x[:, None] for name, x in zip(names, learned, strict=True)}}
-        numbers = written.numbers(written.forward, given, query.shape[:3])
+        numbers = written.numbers(written.forward, query.shape[:3], count, learned)
         sinks = None if sink is None else sink.float().repeat(batch)
         ctx.distances, by_query = distances, None if bias is None else bias.float().contiguous()
         output, tops, inverses, collected = torch.ops.attnbench_cpu.tiles_forward(
@@ -173,10 +170,8 @@ class _Sums(torch.autograd.Function):
         query, key, value, sink, bias, output, by_distance, tops, inverses, count, *learned = ctx.saved_tensors
         packing, written = ctx.packing, ctx.written
         batch, heads, queries, _ = query.shape
-        given = {"count": count, **{name: x[:, None] for name, x in zip(ctx.names, learned, strict=True)}}
-        if tops.numel():
-            given["top"] = tops.view(batch, heads, queries)
-        numbers = written.numbers(written.backward, given, query.shape[:3])
+        top = tops.view(batch, heads, queries) if written.tops else None
+        numbers = written.numbers(written.backward, query.shape[:3], count, learned, top)
         sinks = None if sink is None else sink.float().repeat(batch)
         along = further = None
         if by_distance is not None and grad_by_distance is not None:
@@ -201,7 +196,7 @@ class _Sums(torch.autograd.Function):
         if bias is not None:
             # the scale of the scores is that of the bias as well
             of_bias = to_bias.mul_(ctx.scale).view(bias.shape).to(bias.dtype)
-        return *of_inputs, of_bias, *(None,) * 7, *of_learned
+        return *of_inputs, of_bias, *(None,) * 6, *of_learned
 
 
 def _rows(mask: Mask, packing: Packing) -> int:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 
-from torch import fx
-
-from ...ops.written import Written, is_condition, text
+from ...ops.written import Written, read, text
 from . import build
 
 
@@ -23,8 +21,8 @@ def source(written: Written) -> str:
     first = 1 if written.tops else 0
     weight, summed, gradients = written.weight, written.summed, written.gradients
     start = ["const Vec v_top(rows[0]);"] if written.tops else []
-    start += _declared(_read(written.forward, "Vec(rows[{}])", first)) + _declared(written.levels)
-    differentiated = _declared(_read(written.backward, "load(rows[{}] + at + j, lanes)"))
+    start += _declared(read(written.forward, "Vec(rows[{}])", first)) + _declared(written.levels)
+    differentiated = _declared(read(written.backward, "load(rows[{}] + at + j, lanes)"))
     differentiated += _declared(written.lines(weight, summed, *gradients))
     differentiated += [
         f"store(load(to_rows[{k}] + at + j, lanes) + {text(x)}, to_rows[{k}] + at + j, lanes);"
@@ -44,12 +42,6 @@ def source(written: Written) -> str:
         gradient=text(gradients[0]),
         members=f"{flags}, {len(written.forward) + first}, {len(written.backward)}, {len(gradients) - 1}",
     )
-
-
-def _read(nodes: tuple[fx.Node, ...], read: str, first: int = 0) -> list[tuple[str, str]]:
-    """Numbers of a query by name, from place `first` on."""
-    each = [(x, read.format(k + first)) for k, x in enumerate(nodes)]
-    return [(f"v_{x.name}", f"({place} != number(0.0))" if is_condition(x) else place) for x, place in each]
 
 
 def _declared(lines: list[tuple[str, str]]) -> list[str]:

@@ -70,13 +70,14 @@ def map_attention(
         # weights are converted before they are divided, and may be beyond what it holds
         query, key, value = query.float(), key.float(), value.float()
     query, key, value, valid = prepared(query, key, value, valid, grouped=True)
-    given, drops, grouped = learned or {}, drop is not None, key.shape[1] < query.shape[1]
+    drops, grouped = drop is not None, key.shape[1] < query.shape[1]
     if sink is not None and not isinstance(sink, Tensor):
         sink = torch.full((query.shape[1],), float(sink), device=query.device)
     of_keys = tiles or tiles_of_keys(query.dtype, query.shape[-1], grouped=grouped, drops=drops)
     tiles = tiles or tiles_for(query.dtype, query.shape[-1], drops=drops)
-    further = valid, causal, written, drop, epsilon, homogeneous, (tiles, of_keys), tuple(given)
-    return cast(Tensor, _MapSums.apply(query, key, value, sink, *further, *given.values()))
+    further = valid, causal, written, drop, epsilon, homogeneous, (tiles, of_keys)
+    of_heads = ((learned or {})[name] for name in written.learned)
+    return cast(Tensor, _MapSums.apply(query, key, value, sink, *further, *of_heads))
 
 
 def tiles_for(dtype: torch.dtype, head_dim: int, *, drops: bool) -> Tiles:
@@ -214,16 +215,17 @@ class _MapSums(torch.autograd.Function):
         epsilon: float,
         homogeneous: bool,
         tiles: tuple[Tiles, Tiles],
-        names: tuple[str, ...],
         *learned: Tensor,
     ) -> Tensor:
         batch, heads, queries, head_dim = query.shape
-        count = _count(valid, causal, queries, key.shape[2], query.device)
-        given = {"count": count, **{name: x[:, None] for name, x in zip(names, learned, strict=True)}}
-        numbers = written.numbers(written.forward, given, query.shape[:3])
+        # what no map asks for is neither counted nor filled: each would be a launch of its own
+        count = torch.empty((), device=query.device)
+        if written.counts:
+            count = _count(valid, causal, queries, key.shape[2], query.device)
+        numbers = written.numbers(written.forward, query.shape[:3], count, learned)
         # float32 out: a sum over keys grows with their number, and what follows may need its digits
         output = torch.empty_like(query, dtype=torch.float32)
-        tops, inverses = (output.new_zeros(query.shape[:3]) for _ in range(2))
+        tops, inverses = (output.new_empty(query.shape[:3]) for _ in range(2))
         seed, least, rescale = arguments(drop)
         sinks = None if sink is None else sink.float().contiguous()
         if output.numel():
@@ -237,16 +239,14 @@ class _MapSums(torch.autograd.Function):
                 **constants(query, key, valid, causal, tiles[0]),
             )  # fmt: skip
         ctx.save_for_backward(query, key, value, sink, valid, output, tops, inverses, count, *learned)
-        ctx.causal, ctx.written, ctx.drop, ctx.names = causal, written, drop, names
-        ctx.homogeneous, ctx.tiles = homogeneous, tiles
+        ctx.causal, ctx.written, ctx.drop, ctx.homogeneous, ctx.tiles = causal, written, drop, homogeneous, tiles
         return output
 
     @staticmethod
     @first_derivative_only(THROUGH_EAGER)
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, sink, valid, output, tops, inverses, count, *learned = ctx.saved_tensors
-        given = {"count": count, **{name: x[:, None] for name, x in zip(ctx.names, learned, strict=True)}, "top": tops}
-        numbers = ctx.written.numbers(ctx.written.backward, given, query.shape[:3])
+        numbers = ctx.written.numbers(ctx.written.backward, query.shape[:3], count, learned, tops)
         # what comes to the sum that divides the weights of a query
         of_sums = -(grad_output.float() * output).sum(-1) * inverses if ctx.written.sums else inverses
         sinks = None if sink is None else sink.float().contiguous()
@@ -256,8 +256,8 @@ class _MapSums(torch.autograd.Function):
         )
         # float64: a sum over all queries of terms of either sign
         of_learned = (part.double().sum((0, 2)).to(x.dtype) for part, x in zip(to_learned, learned, strict=True))
-        of_sink = to_sinks.sum((0, 2)).to(sink.dtype) if ctx.needs_input_grad[3] else None
-        return *of_inputs, of_sink, *(None,) * 8, *of_learned
+        of_sink = None if to_sinks is None else to_sinks.sum((0, 2)).to(sink.dtype)
+        return *of_inputs, of_sink, *(None,) * 7, *of_learned
 
 
 def _pass(

@@ -53,15 +53,16 @@ def backward(
     of_sums: Tensor,
     tiles: Tiles,
     of_keys: Tiles,
-) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor | None]:
     """Gradients of query, key and value, of learned numbers and of the sink, the last two for each query.
 
     `numbers` of the backward; `inverses`: one over the sum of each query; `of_sums`: the gradients of the sums.
     """
     batch, heads, queries, head_dim = query.shape
-    keys, learned = key.shape[2], len(written.gradients) - 1
+    keys, learned = key.shape[2], len(written.learned)
     to_query, to_key, to_value = (torch.empty_like(x) for x in (query, key, value))
-    to_learned, to_sinks = inverses.new_zeros(learned, *inverses.shape), torch.zeros_like(inverses)
+    to_learned = inverses.new_zeros(learned, *inverses.shape)
+    to_sinks = None if sinks is None else torch.zeros_like(inverses)
     # an empty grid cannot be launched
     if not to_query.numel() or not to_key.numel():
         return (to_query.zero_(), to_key.zero_(), to_value.zero_()), to_learned, to_sinks

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import fx
 
 from ...contract import Unsupported
-from ...ops.written import Written, is_condition, operation, text
+from ...ops.written import Written, operation, read, text
 from .functions import BODIES
 
 
@@ -43,9 +43,10 @@ def functions(written: Written) -> Functions:
     is_rectified = not written.sums and written.differs_by_score(weight) and operation(weight) == "relu"
     if is_rectified:
         weight = summed = weight.all_input_nodes[0]
-    values = [*_loaded(written.forward), *_assigned(written.levels), *_assigned(written.lines(weight, summed))]
-    gradients = [*_loaded(written.backward), *_assigned(written.lines(weight, of_scores))]
-    learned = [*_loaded(written.backward), *_assigned(written.lines(*of_learned))]
+    loaded, of_backward = (read(nodes, _NUMBER) for nodes in (written.forward, written.backward))
+    values = _assigned([*loaded, *written.levels, *written.lines(weight, summed)])
+    gradients = _assigned([*of_backward, *written.lines(weight, of_scores)])
+    learned = _assigned([*of_backward, *written.lines(*of_learned)])
     learned += ["found = tl.zeros([PLACES, seen.shape[0]], tl.float32)"]
     for k, node in enumerate(of_learned):
         each = f"tl.sum(tl.where(seen, {_wide(written, node)}, 0.0), 1)"
@@ -76,13 +77,6 @@ def functions(written: Written) -> Functions:
     return Functions(known["weigh"], known["differentiate"], known["learn"], is_rectified, written.rests)
 
 
-def _loaded(nodes: tuple[fx.Node, ...]) -> list[str]:
-    read = [f"tl.load(numbers + {k} * plane + at, mask=inside, other=1.0)" for k in range(len(nodes))]
-    return [
-        f"v_{x.name} = {f'({each} != 0.0)' if is_condition(x) else each}" for x, each in zip(nodes, read, strict=True)
-    ]
-
-
 def _assigned(lines: list[tuple[str, str]]) -> list[str]:
     return [f"{name} = {expression}" for name, expression in lines]
 
@@ -91,6 +85,8 @@ def _wide(written: Written, node: fx.Node) -> str:
     """A node as a number of each score."""
     return text(node) if written.differs_by_score(node) else f"(tl.zeros_like(v_scores) + {text(node)})"
 
+
+_NUMBER = "tl.load(numbers + {} * plane + at, mask=inside, other=1.0)"
 
 _MODULE = """
 @triton.jit
