@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from .entry_points import EntryPointGroup, RegistryEntry, is_own, origin_of, read_group
-from .errors import PluginError, SelectionError, crash_text
+from .errors import PluginError, SelectionError, Unsupported, crash_text
 from .spec import Range, Spec, Value, value_text
 from .targets import Target, module_source, parsed, said_in, target_of
 
@@ -178,9 +178,12 @@ class Registry:
     def build(self, spec: Spec, *arguments: Any) -> Any:
         """An instance of what `spec` names: its constructor called with `arguments` and the spec's parameters.
 
-        Of a pattern, what it names for the layer of the shape, which is the first argument of every variant.
+        Of a pattern, what it names for the layer of the shape, which is the first argument of every variant. Raises
+        Unsupported where the model has fewer layers than the pattern, and so would lack some of its kinds.
         """
         if spec.layers:
+            if len(spec.layers) > arguments[0].layers:
+                raise Unsupported(f"the pattern has {len(spec.layers)} layers, the model only {arguments[0].layers}")
             return self.build(spec.at(arguments[0].layer), *arguments)
         if spec.inner and self.wrappers:
             built = self.build(spec.inner, *arguments)

@@ -10,7 +10,7 @@ import torch
 from ...tasks.contract import Availability, Task
 from ...tasks.data.data import place
 from ...variants.contract import AttentionShape, Mask
-from ..core.errors import AttnbenchError, DataError, PluginError, crash_text
+from ..core.errors import AttnbenchError, DataError, PluginError, Unsupported, crash_text
 from ..core.record import Provenance
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
@@ -89,6 +89,9 @@ class TryBuild(Request[str]):
         with torch.random.fork_rng(devices=[]):
             try:
                 return str(getattr(VARIANTS.build(self.variant, self.shape), "found", ""))
+            except Unsupported:
+                # each of its cells gets this outcome, with the reason
+                return ""
             except AttnbenchError:
                 raise
             except Exception as error:

@@ -4,13 +4,15 @@ import os
 import re
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
-from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.bench.core.registry import NAMES_ELSEWHERE, TASKS, VARIANTS, Registry, parameters
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.core.targets import module_source
+from attnbench.variants import AttentionShape
 
 PLUGIN = '''
 from typing import Literal
@@ -212,6 +214,14 @@ def test_build_passes_what_the_spec_says(install):
     install("stranger", "strange_window", PLUGIN, ("window", "Window"))
     given = plugins().build(Spec.parse("window[window=8,scale=2]"), "shape").given
     assert given == {"window": 8, "scale": 2.0, "mode": "soft", "flange": None, "causal": False, "label": "x"}
+
+
+def test_a_pattern_is_refused_where_the_model_has_fewer_layers():
+    hybrid, shape = Spec.parse("delta:2//softmax"), AttentionShape(heads=1, head_dim=4, max_length=8, causal=True)
+    with pytest.raises(Unsupported, match="the pattern has 3 layers, the model only 2"):
+        VARIANTS.build(hybrid, replace(shape, layers=2))
+    built = [VARIANTS.build(hybrid, replace(shape, layer=layer, layers=4)) for layer in range(4)]
+    assert [type(each).__name__ for each in built] == ["Delta", "Delta", "Softmax", "Delta"]
 
 
 def test_parameters_of_a_score_map_are_read_in_its_own_module(install):

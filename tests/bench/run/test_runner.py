@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import attnbench
 from attnbench.bench.core.cell import Lane
 from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.record import Begun, Outcome, Record
@@ -62,6 +63,15 @@ def test_a_run_of_language_modelling_on_a_gpu_needs_no_preset(
         on_progress=lambda what, done, total: None,
     )
     assert made.preset == Spec(used) and made.seeds == (1 if used == "smoke" else 3)
+
+
+def test_a_hybrid_with_more_layers_than_the_model_of_one_task_stops_no_other_cell(tmp_path: Path) -> None:
+    # one layer, and two
+    tasks = ["recall", "selective-copy"]
+    made = attnbench.plan("delta//softmax", tasks, results=tmp_path, preset="smoke", seeds=1, lanes=("train",))
+    assert [(str(step.cell.task), str(step.cell.variant)) for step in made.steps] == [
+        (task, variant) for task in tasks for variant in ("softmax", "delta//softmax")
+    ]
 
 
 @pytest.mark.parametrize(
