@@ -368,7 +368,9 @@ def _missing_seeds(records: list[Record]) -> Iterator[tuple[str, str]]:
         if REFERENCE not in by_variant:
             yield place, f"{REFERENCE} has no result, so that no variant can be ranked"
             continue
+        without: dict[str, list[str]] = {}
         for variant, own in sorted(by_variant.items()):
-            missing = sorted(by_variant[REFERENCE] - own)
-            if missing:
-                yield place, f"{variant} has no result of seed {', '.join(map(str, missing))}, which {REFERENCE} has"
+            if missing := sorted(by_variant[REFERENCE] - own):
+                without.setdefault(", ".join(map(str, missing)), []).append(variant)
+        for missed, variants in without.items():
+            yield place, f"no result of seed {missed}, which {REFERENCE} has: {', '.join(variants)}"
