@@ -8,6 +8,7 @@ from typing import Literal
 
 from ..core.cell import REFERENCE
 from ..stats.format import point, speed
+from ..store.learning_rates import RATE_SETTINGS
 from .board import Board
 from .report import Ability, AbilityCell, AbilityTable, Report
 
@@ -68,7 +69,9 @@ def ability_table(reports: Sequence[Report]) -> AbilityTable | None:
 
 def _task_column(report: Report) -> Ability:
     task, _, preset = report.board.title.partition(", preset ")
-    changed = preset.partition("[")[2].removesuffix("]")
+    given = preset.partition("[")[2].removesuffix("]").split(",")
+    # how the learning rate was chosen changes no model
+    changed = ",".join(each for each in given if each.partition("=")[0] not in RATE_SETTINGS)
     return Ability(title=f"{task} ({changed})" if changed else task, report=report.name, unit=report.quality)
 
 
@@ -78,14 +81,15 @@ def _any_verdict(cells: dict[str, AbilityCell]) -> bool:
 
 def _task_cells(board: Board) -> dict[str, AbilityCell]:
     """The cells of each ranked variant; without any, where the board does not compare with the reference."""
-    gap_column = next((column for column in board.columns if column.name == "gap"), None)
-    if gap_column is None:
+    if "gap" not in (column.name for column in board.columns):
         return {}
     at = next((at for at, column in enumerate(board.columns) if column.name == (board.ranked_by or column.name)), 0)
     found = {}
     for row in board.ranked:
         gap = board.cell(row, "gap")
-        verdict = _verdict(gap.low, gap.high, 0.0, higher=gap_column.better != "lower")
+        # the board's own: its rule also asks how many trainings learned
+        first = board.cell(row, "verdict").text.partition(" ")[0]
+        verdict: Literal["better", "worse", ""] = "better" if first == "better" else "worse" if first == "worse" else ""
         said = "" if row.name == REFERENCE or not gap.text else f"; against {REFERENCE}: {gap.text}"
         found[row.name] = AbilityCell(
             text=row.entries[at].shown("bare"), verdict=verdict, hint=f"{row.name}: {row.entries[at].text}{said}"
@@ -99,14 +103,9 @@ def _cost_cells(report: Report) -> dict[str, AbilityCell]:
     for at in report.lengths:
         name, ratio = at["variant"], at["ratio"]
         if at["length"] == last:
-            verdict = _verdict(at["low"], at["high"], 1.0, higher=False) if name != REFERENCE else ""
+            verdict: Literal["better", "worse", ""] = ""
+            if name != REFERENCE and not at["low"] <= 1 <= at["high"]:
+                verdict = "better" if at["high"] < 1 else "worse"
             text = "1×" if name == REFERENCE else speed(point(ratio))
             found[name] = AbilityCell(text=text, verdict=verdict, hint=f"{name}: {ratio:.3g}× {REFERENCE}'s time")
     return found
-
-
-def _verdict(low: float | None, high: float | None, equal: float, *, higher: bool) -> Literal["better", "worse", ""]:
-    """What an interval shows against the value of equality."""
-    if low is None or high is None or low <= equal <= high:
-        return ""
-    return "better" if (low > equal) == higher else "worse"
