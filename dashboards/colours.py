@@ -21,12 +21,12 @@ SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 """Seven beside twelve colours, so that 84 variants differ in one of the two."""
 
 IN_ORDER = (
-    "scalable-softmax", "entmax15", "rela", "linear", "local", "additive-lm", "topk", "sigmoid", "sparsemax",
-    "relative", "fastformer", "asentmax", "local-routing", "routing", "entmax", "additive", "feedforward", "general",
-    "dot", "location", "softmax1", "softpick", "relu-squared", "differential", "differential-v2", "selective", "fox",
-    "stick-breaking", "window", "longformer", "bigbird", "sparse", "sinkhorn", "reformer", "moba", "nsa", "indexer",
-    "linformer", "nystrom", "performer", "skyformer", "synthesizer", "cosformer", "gated-linear", "delta", "ssd",
-    "no-attention",
+    "scalable-softmax", "entmax15", "rela", "linear", "local", "window", "indexer", "delta", "sparsemax",
+    "gate+softmax", "delta//softmax", "fox", "local-routing", "routing", "entmax", "additive", "feedforward",
+    "general", "dot", "location", "softmax1", "softpick", "relu-squared", "differential", "differential-v2",
+    "selective", "asentmax", "stick-breaking", "additive-lm", "longformer", "bigbird", "sparse", "sinkhorn",
+    "reformer", "moba", "nsa", "topk", "linformer", "nystrom", "performer", "skyformer", "synthesizer", "cosformer",
+    "gated-linear", "no-attention", "ssd", "sigmoid", "relative", "fastformer",
 )  # fmt: skip
 """Each name has the next colour and the next shape. A name that is not here takes those that its hash gives."""
 

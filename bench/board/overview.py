@@ -23,7 +23,7 @@ MOST_VARIANTS = 12
 
 MOST_LINES = 6
 
-FIRST_LINES = ("softmax", "entmax15", "rela", "scalable-softmax", "linear", "local")
+FIRST_LINES = ("softmax", "entmax15", "scalable-softmax", "indexer", "linear", "delta")
 """The lines of a picture where they are there: one of each kind of mechanism, as the field knows them."""
 
 NAME_HEIGHT = 0.07

@@ -36,7 +36,7 @@ def test_no_page_installs_from_an_index_before_there_is_a_release() -> None:
 
 
 def test_the_table_is_that_of_the_committed_board_without_intervals() -> None:
-    (board,) = [table for table in tables() if table.title.endswith("tasks of synthetic (quick)")]
+    (board,) = [table for table in tables() if "tasks of synthetic (quick" in table.title]
     lines = [f"| rank | attention | {' | '.join(TASKS)} |", f"| --- | :--- |{' ---: |' * len(TASKS)}"]
     for row in rows(board):
         name = row["variant"] if row["rank"] == "baseline" else f"**{row['variant']}**"

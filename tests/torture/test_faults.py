@@ -20,7 +20,7 @@ from attnbench.bench.store.store import Store
 from attnbench.bench.store.validate import validate_records
 
 RESULTS = Path(__file__).parent.parent.parent / "results"
-MACHINE = "5a8dbbc3b8a0"
+MACHINE = "eb2a68423486"
 RUN = ("run", "--variants", "softmax", "--task", "recall", "--lanes", "train", "--threads", "1", "--offline")
 
 

