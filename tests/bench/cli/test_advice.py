@@ -117,11 +117,11 @@ def test_a_capital_k_is_a_thousand_and_a_mark_of_the_byte_order_no_part_of_a_sui
 def test_a_word_that_is_no_key_lists_the_cells_that_have_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["attnbench", "sample", "additive-lm", "--results", RESULTS])
+    monkeypatch.setattr(sys, "argv", ["attnbench", "sample", "gate+softmax", "--results", RESULTS])
     assert app.run_app() == 2
     first, *cells = capsys.readouterr().err.rstrip("\n").split("\n")
     *named, more = cells
-    assert "additive-lm" in first and named and all("additive-lm on" in cell for cell in named)
+    assert "gate+softmax" in first and named and all("gate+softmax on" in cell for cell in named)
     assert more.strip().startswith("and ") and "narrows the list" in more
 
 
