@@ -270,8 +270,9 @@ as measured on the committed boards; ListOps shares more of its noise between se
 Boards like those of the committed suite `synthetic`: on each task every variant has its own level, scatter and share
 of failed trainings, estimated from its twelve committed trainings, and its failed trainings score as those did.
 The rule knows nothing of that: it estimates who failed from the seeds of the board. A committed training below 60 % of
-its variant's best counts as failed here, though the rule's bar may let it pass. No training failed on
-`selective-copy`; of the other three tasks the worst is shown. Trainings that fail do so together: the correlation of
+its variant's best counts as failed here, though the rule's bar may let it pass. A variant that no seed
+learned has one level and no failures. No training failed on `selective-copy`; of the other three tasks the worst is
+shown. Trainings that fail do so together: the correlation of
 what makes two variants fail at a seed is 0.5, since on `max` six of seven failures fell on two seeds.
 
 - **false order**: boards on which a rank or a verdict rests on a part, the mean of the trainings that learned or their
@@ -292,14 +293,15 @@ FoX intervals are off on 1 % of boards of `recall`.
 
 The bar lies halfway from the best constant prediction to the variant's best seed. It has to lie between the modes: a
 quarter of the way it passes failed trainings of KDA on `noisy-recall` (31 to 48 %, the others 58 to 86 %), and near the
-best seed it cuts through the upper mode. The suite, 11 variants:
+best seed it cuts through the upper mode. The suite, 11 variants, drawn anew:
 
 {bars}
 
 ## With so many seeds and variants
 
-A board's note *error rate* quotes this table: the row with no more seeds, the column with no fewer variants. With three
-seeds a variant that fails at one of them has no rank, and one that fails at all three is ranked by its failures.
+A board's note *error rate* quotes this table: the row with no more seeds, the column with no fewer variants. Boards of
+33 variants are a quarter as many. With three seeds a variant that fails at one of them has no rank, and one that fails
+at all three is ranked by its failures.
 
 {summary}
 """

@@ -51,7 +51,8 @@ TOPICS: dict[str, Topic] = {
     # this board's error rate
     "error_undeclared": Topic(
         "error rate", "fact",
-        "a false difference stands in up to 11 % of such boards: {count} variants are not declared by a suite",
+        "a false difference stands in up to 11 % of such boards: {count} variants are beyond the six declared for "
+        "boards of one task",
     ),
     "error": Topic(
         "error rate", "fact",
