@@ -103,9 +103,7 @@ def _cost_cells(report: Report) -> dict[str, AbilityCell]:
     for at in report.lengths:
         name, ratio = at["variant"], at["ratio"]
         if at["length"] == last:
-            verdict: Literal["better", "worse", ""] = ""
-            if name != REFERENCE and not at["low"] <= 1 <= at["high"]:
-                verdict = "better" if at["high"] < 1 else "worse"
+            verdict: Literal["better", "worse", ""] = "better" if at["high"] < 1 else "worse" if at["low"] > 1 else ""
             text = "1×" if name == REFERENCE else speed(point(ratio))
             found[name] = AbilityCell(text=text, verdict=verdict, hint=f"{name}: {ratio:.3g}× {REFERENCE}'s time")
     return found

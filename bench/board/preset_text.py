@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.spec import Spec
+from ..store.learning_rates import RATE_SETTINGS
 
 _MODELS = {
     "classification": (
@@ -48,14 +49,18 @@ _OPTIONAL = {
 
 
 def short_preset(preset: str) -> str:
-    """A preset for a heading; of many changed settings their number.
+    """A preset for a heading; of many changed settings those that change the model or the data, or their number.
 
+    >>> short_preset("quick[positions=rope,rate_extensions=2,tuning_seeds=2]")
+    'quick[positions=rope,…]'
     >>> short_preset("quick[learning_rate=0.004]"), short_preset("quick[batch=64,length=64,steps=300]")
     ('quick[learning_rate=0.004]', 'quick with 3 settings changed')
     """
     spec = Spec.parse(preset)
     changed = len(spec.parameters)
-    return f"{spec.name} with {changed} settings changed" if changed > 2 else preset
+    rest = [f"{name}={value}" for name, value in spec.parameters if name not in RATE_SETTINGS]
+    named = f"[{','.join(rest)},…]" if 0 < len(rest) <= 2 else f" with {changed} settings changed"
+    return preset if changed <= 2 else spec.name + named
 
 
 def objective_of(setting: Mapping[str, Any]) -> str:
