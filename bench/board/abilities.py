@@ -8,8 +8,8 @@ from typing import Literal
 
 from ..core.cell import REFERENCE
 from ..stats.format import point, speed
-from ..store.learning_rates import RATE_SETTINGS
 from .board import Board
+from .preset_text import beside_rates
 from .report import Ability, AbilityCell, AbilityTable, Report
 
 MOST_TASKS = 8
@@ -69,9 +69,7 @@ def ability_table(reports: Sequence[Report]) -> AbilityTable | None:
 
 def _task_column(report: Report) -> Ability:
     task, _, preset = report.board.title.partition(", preset ")
-    given = preset.partition("[")[2].removesuffix("]").split(",")
-    # how the learning rate was chosen changes no model
-    changed = ",".join(each for each in given if each.partition("=")[0] not in RATE_SETTINGS)
+    changed = ",".join(beside_rates(preset))
     return Ability(title=f"{task} ({changed})" if changed else task, report=report.name, unit=report.quality)
 
 
@@ -80,14 +78,13 @@ def _any_verdict(cells: dict[str, AbilityCell]) -> bool:
 
 
 def _task_cells(board: Board) -> dict[str, AbilityCell]:
-    """The cells of each ranked variant; without any, where the board does not compare with the reference."""
+    """The cells of ranked variants, marked by the board's verdicts; empty where it does not compare with softmax."""
     if "gap" not in (column.name for column in board.columns):
         return {}
     at = next((at for at, column in enumerate(board.columns) if column.name == (board.ranked_by or column.name)), 0)
     found = {}
     for row in board.ranked:
         gap = board.cell(row, "gap")
-        # the board's own: its rule also asks how many trainings learned
         first = board.cell(row, "verdict").text.partition(" ")[0]
         verdict: Literal["better", "worse", ""] = "better" if first == "better" else "worse" if first == "worse" else ""
         said = "" if row.name == REFERENCE or not gap.text else f"; against {REFERENCE}: {gap.text}"

@@ -56,11 +56,15 @@ def short_preset(preset: str) -> str:
     >>> short_preset("quick[learning_rate=0.004]"), short_preset("quick[batch=64,length=64,steps=300]")
     ('quick[learning_rate=0.004]', 'quick with 3 settings changed')
     """
-    spec = Spec.parse(preset)
-    changed = len(spec.parameters)
-    rest = [f"{name}={value}" for name, value in spec.parameters if name not in RATE_SETTINGS]
-    named = f"[{','.join(rest)},…]" if 0 < len(rest) <= 2 else f" with {changed} settings changed"
-    return preset if changed <= 2 else spec.name + named
+    spec, rest = Spec.parse(preset), beside_rates(preset)
+    named = f"[{','.join(rest)},…]" if 0 < len(rest) <= 2 else f" with {len(spec.parameters)} settings changed"
+    return preset if len(spec.parameters) <= 2 else spec.name + named
+
+
+def beside_rates(preset: str) -> list[str]:
+    """The settings of a preset as text, without those by which the learning rate was chosen: they change no model."""
+    given = preset.partition("[")[2].removesuffix("]").split(",")
+    return [each for each in given if each and each.partition("=")[0] not in RATE_SETTINGS]
 
 
 def objective_of(setting: Mapping[str, Any]) -> str:

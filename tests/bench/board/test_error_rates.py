@@ -45,8 +45,9 @@ def test_at_six_and_ten_seeds_the_rule_errs_as_it_promises_on_boards_of_our_size
     for (kind, seeds), by_count in SIMULATED.items():
         for variants, (orders, intervals) in zip(VARIANTS, by_count, strict=True):
             assert orders <= 5 or (seeds == 3 and variants == 33), (kind, seeds, variants)
-            if kind == "suite" and seeds > 3 and variants < 33:
-                assert intervals <= 6, (seeds, variants)
+            # 6 was promised; tasks alone miss it, by 0.5 and by 5
+            most = {"suite": 6, "task": 6.5, "failing": 11}[kind]
+            assert intervals <= most or seeds == 3 or variants == 33, (kind, seeds, variants)
 
 
 def test_a_board_quotes_no_row_of_more_seeds_and_no_column_of_fewer_variants() -> None:
