@@ -192,6 +192,7 @@ def test_no_interval_leaves_what_is_possible() -> None:
     assert raw.low < -1 and raw.high > 0.5
     assert contrast.interval.high == pytest.approx(1 - level[0], rel=1e-2)
     assert contrast.interval.low == pytest.approx(-level[1], rel=1e-2)
+    assert contrast.minimal_detectable_effect() == max(map(abs, contrast.possible)) < 1
 
 
 def test_half_of_the_seeds_is_not_more_than_half() -> None:
