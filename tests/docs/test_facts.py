@@ -25,7 +25,7 @@ def accuracies() -> dict[tuple[str, str], dict[int, list[float]]]:
 def test_parity_is_solved_by_negative_eigenvalues_alone() -> None:
     """Grazzi et al. 2024: in finite precision positive ones cannot, and DeltaNet with both can."""
     for length in (40, 64, 128, 256):
-        assert len(solved := accuracies()["parity", "delta[eigenvalues=signed]"][length]) == 3 and min(solved) > 0.97
+        assert len(solved := accuracies()["parity", "delta[eigenvalues=signed]"][length]) == 3 and min(solved) > 0.95
         for variant in ("delta", "gated-linear", "softmax"):
             assert len(failed := accuracies()["parity", variant][length]) == 3 and max(failed) < 0.53
 
@@ -41,4 +41,16 @@ def test_softmax_disperses_as_the_number_of_items_grows() -> None:
 
 def test_each_command_is_named_beside_what_it_measured() -> None:
     text = (FACTS / "README.md").read_text(encoding="utf-8")
-    assert all(f"--suite {name}`" in text for name in ("state-tracking", "dispersion"))
+    assert all(f"--suite {name}`" in text for name in ("state-tracking", "dispersion", "recall-state", "learning-rates", "language-positions"))
+
+
+def test_recall_does_not_follow_the_bytes_of_state_from_family_to_family() -> None:
+    """Of 64 pairs a window and softmax (136 KiB) keep all at each seed, the delta rule and softmax (144 KiB) do not."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for record in Store(FACTS).records():
+        if str(record.cell.task) == "recall" and record.cell.preset.get("layers") == 2:
+            found[str(record.cell.variant)] += [
+                one.value for one in record.measurements if one.name == "accuracy" and one.where.get("pairs") == 64
+            ]
+    window, delta = found["window[size=16]//softmax"], found["delta//softmax"]
+    assert len(window) == len(delta) == 3 and min(window) > 0.99 and max(delta) < 0.7
