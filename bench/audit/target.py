@@ -102,7 +102,7 @@ def _loaded(spec: Spec, values: dict[str, Any]) -> Built:
     except AttributeError:
         raise SelectionError(f"expected a name of {place}, got {name!r}") from None
     except ImportError as error:
-        raise SelectionError(f"expected a module that can be imported, got {place!r}: {error}") from error
+        raise SelectionError(f"{place} does not load: {error}; install what it imports, or mend it") from error
     head = name.split(".")[0]
     folder = (f"import sys; sys.path.insert(0, {str(Path(place).parent)!r})",) if place.endswith(".py") else ()
     home = Path(place).stem if folder else place

@@ -58,7 +58,7 @@ def tiny_model(name: str, values: dict[str, Any]) -> tuple[Any, tuple[str, ...]]
 
     kind: Any = getattr(transformers, name, None)
     if getattr(kind, "config_class", None) is None:
-        raise SelectionError(f"expected a model of transformers {transformers.__version__}, got {name!r}")
+        raise SelectionError(f"transformers {transformers.__version__} has no model class {name!r}, such as BertModel")
     known = _fields(kind.config_class)
     fields = {field: value for field, value in SIZES.items() if field in known}
     if "qk_rope_head_dim" in fields:

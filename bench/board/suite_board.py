@@ -201,7 +201,7 @@ def _left_out(unlearned: Sequence[str], averaged: Sequence[str]) -> str:
 def _common_metric(table: ResultTable, name: str, board_keys: list[BoardKey]) -> Metric:
     """The metric of all tasks; raises SelectionError where the board_keys must not be mixed."""
     if not board_keys:
-        raise SelectionError(f"no Records of any task of the suite {name}")
+        raise SelectionError(f"no Records here of a task of the suite {name}; leave out --suite, or --task beside it")
     differing = [
         axis for axis in ("preset", "selection", "protocol") if len({getattr(q, axis) for q in board_keys}) > 1
     ]

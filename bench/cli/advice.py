@@ -60,10 +60,10 @@ def advice_for(message: str, path: str, words: Sequence[str] = ()) -> str:
         if message.startswith("No such option") and re.fullmatch("-[a-z][a-z-]+", word):
             return f"options have two dashes: write `-{word}`, or see `{path} --help`"
         if message.startswith("Got unexpected extra argument") and word.endswith(",") and following:
-            return f"no blank follows a comma: write `{word}{following}`, or see `{path} --help`"
+            return f"write no space after a comma: `{word}{following}`, or see `{path} --help`"
     if "--" in words and any(word.startswith("-") for word in words[words.index("--") + 1 :]):
         return f"leave out `--`: no option is read behind it; or see `{path} --help`"
-    if "'--seeds'" in message and "," in message + " ".join(words):
+    if "'--seeds'" in message and any(re.fullmatch(r"(--seeds=)?[0-9]+(,[0-9]+)+", word) for word in words):
         return "write how many, as in `--seeds 3` for the seeds 0, 1 and 2"
     if not name and message.startswith("No such option"):
         return f"options follow the command, as in `{EXAMPLES['run']}`; see `attnbench --help`"

@@ -213,7 +213,8 @@ def _usage(problem: Any) -> int:
     # making this error, of which only newer versions know, prints the help
     if type(problem).__name__ != "NoArgsIsHelpError":
         # pydantic's words say nothing here
-        message = problem.format_message().replace("Value error, ", "").rstrip(".")
+        message = problem.format_message().replace("Value error, ", "").split(", unable to parse")[0].rstrip(".")
+        message = message.replace("Input should be a ", "expected a ").replace("Input should be", "expected a number")
         # an option that lacks its value is found before its command is
         path = " ".join(["attnbench", *(word for word in sys.argv[1:2] if word in COMMANDS)])
         path = str(problem.ctx.command_path) if getattr(problem, "ctx", None) else path

@@ -19,8 +19,8 @@ def convert(
     text: Annotated[
         Path | None,
         typer.Option(
-            help="Text to measure and train on; of a classifier lines TEXT, a tab, LABEL.",
-            show_default="that of tinyshakespeare",
+            help="Text to measure and train on; for a classifier, a line TEXT<tab>LABEL for each example.",
+            show_default="tinyshakespeare",
         ),
     ] = None,
     metric: Annotated[
@@ -28,9 +28,9 @@ def convert(
         typer.Option(help="Rank by a function of your own, FILE.py:NAME, that takes (model, split); larger is better."),
     ] = None,
     temperatures: Annotated[str, typer.Option(help="Temperatures to try, with commas.")] = "0.5,0.7,1,1.4,2,2.8",
-    alphas: Annotated[int, typer.Option(help="Number of alphas to try, from 1 to that of the variant.", min=2)] = 5,
+    alphas: Annotated[int, typer.Option(help="Number of alphas to try, from 1 (softmax) to the variant's.", min=2)] = 5,
     steps: Annotated[int, typer.Option(help="Steps of fine-tuning; 0 for none.", min=0)] = 100,
-    seeds: Annotated[int, typer.Option(help="Seeds of fine-tuning; 3 are ranked.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="Seeds of fine-tuning; a rank needs 3.", min=1)] = 1,
     learning_rate: Annotated[float, typer.Option(help="Learning rate of fine-tuning.", min=0.0)] = 3e-4,
     batch: Annotated[int, typer.Option(help="Sequences of a step.", min=1)] = 8,
     context: Annotated[int, typer.Option(help="Tokens of a sequence.", min=8)] = 256,
@@ -39,7 +39,7 @@ def convert(
     data_dir: DataDir = None,
     device: Device = None,
 ) -> None:
-    """Convert a local checkpoint to another attention: as it is, after fine-tuning, zeros by layer and head."""
+    """Replace the attention of a local model; measure it before and after fine-tuning, and zeros by layer and head."""
     from ..core.errors import DataError, SelectionError
     from ..core.registry import VARIANTS
     from ..core.spec import Spec
@@ -51,7 +51,7 @@ def convert(
     except ValueError:
         raise SelectionError(f"expected temperatures such as 0.7,1,1.4, got {temperatures!r}") from None
     if not path.is_dir():
-        raise DataError(f"expected a folder that save_pretrained wrote, got {path}; nothing is downloaded")
+        raise DataError(f"no folder {path}; attnbench downloads no model: write one with model.save_pretrained(FOLDER)")
     if not (path / "config.json").exists():
         raise DataError(f"expected a folder that save_pretrained wrote, got {path}, which has no config.json")
     for each in (to, *([metric] if metric else [])):

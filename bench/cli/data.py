@@ -11,8 +11,10 @@ import typer
 from ..core.errors import AttnbenchError, DataError, SelectionError
 from ..core.registry import TASKS, nearest
 from ..core.spec import Spec, parse_selection
-from ..plan.facts import recipe_facts, resolve, task_facts
+from ..plan.facts import recipe_facts, resolve
+from ..plan.suite import built_in, load_suite
 from ..process.ask import Reporter, ask
+from ..stats.format import counted
 from .advice import example_of
 from .in_child import leave_to_child
 from .options import DataDir, Json, Offline
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from ...tasks.contract import Task
     from ...tasks.data.prepared import CachedData
 
-app = typer.Typer(no_args_is_help=True, help="List, get and verify the data of tasks.")
+app = typer.Typer(no_args_is_help=True, help="List, get, preview, export and verify the data of tasks.")
 
 
 @app.command("list", epilog=example_of("data list"))
@@ -129,7 +131,7 @@ def preview(
         return
     path = out or Path(f"{spec.name}.png")
     shown = contact_sheet(train, examples or 48, path)
-    say(f"{path}: {shown} training images of {spec}, each with its label")
+    say(f"{path}: {counted(shown, 'training image')} of {spec}, each with its label")
 
 
 @app.command("export", epilog=example_of("data export"))
@@ -203,27 +205,18 @@ def _together(failed: list[DataError]) -> DataError:
 
 
 def _specs(names: list[str]) -> list[Spec]:
-    """The tasks of a selection; the name of a suite of tasks stands for its tasks."""
-    known = {entry.name for entry in TASKS.entries()}
+    """The tasks of a selection; the name of a built-in suite stands for its tasks."""
+    known, suites = {entry.name for entry in TASKS.entries()}, built_in()
     specs: dict[Spec, None] = {}
     for spec in (spec for name in names for spec in parse_selection(name)):
         if spec.name in known:
             specs[resolve(TASKS, spec)] = None
             continue
-        members = [Spec(name) for name in sorted(known) if spec.name in _suites(name)]
-        if not members:
-            near = nearest(spec.name, known)
+        if spec.name not in suites:
+            near = nearest(spec.name, [*known, *suites])
             raise SelectionError(f"no task or suite named {spec.name!r}{near}; `attnbench list tasks` lists the tasks")
-        specs |= dict.fromkeys(members)
+        specs |= dict.fromkeys(resolve(TASKS, each) for each in load_suite(spec.name).tasks)
     return list(specs)
-
-
-def _suites(name: str) -> tuple[str, ...]:
-    # of attnbench's own tasks the class knows; one that needs a parameter builds by no name alone
-    try:
-        return task_facts(Spec(name)).suites if TASKS.is_foreign(name) else TASKS.load(name).suites
-    except AttnbenchError:
-        return ()
 
 
 def _found(spec: Spec, data_dir: Path | None, prepared: list[CachedData]) -> dict[str, Any]:

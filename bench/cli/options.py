@@ -95,17 +95,27 @@ def number(text: str | float) -> float:
 Results = Annotated[Path, typer.Option("--results", metavar="FOLDER", parser=folder, help="Folder of the Records.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="FOLDER", parser=folder, help="Folder of original data (or ATTNBENCH_DATA)."),
+    typer.Option(
+        "--data-dir",
+        metavar="FOLDER",
+        parser=folder,
+        help="Folder of original data (default: that of the environment variable ATTNBENCH_DATA).",
+    ),
 ]
 CallText = Annotated[
     str,
     typer.Option(
-        "--call", help="How FILE.py:NAME is called, such as `m(x, mask=valid)\\[0]` of its `x`; found where not given."
+        "--call", help="How FILE.py:NAME is called on its input x, such as `m(x, mask=valid)\\[0]`; default: tried out."
     ),
 ]
 Seconds = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", parser=number, help="Time limit of one cell, in seconds."),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        parser=number,
+        help="Time limit of one cell, in seconds (default: by task and preset).",
+    ),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1 (default: the GPU, if any).")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
@@ -116,7 +126,7 @@ Published = Annotated[
 ]
 Notes = Annotated[bool, typer.Option("--notes", help="Show all notes, not only the first six.")]
 Columns = Annotated[
-    str, typer.Option("--columns", metavar="NAMES", help="Show these columns, with commas between, or `all`.")
+    str, typer.Option("--columns", metavar="NAMES", help="Show these columns, such as `accuracy,gap`, or `all`.")
 ]
 ShownAs = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
 Preset = Annotated[
@@ -150,12 +160,20 @@ FILTERS: Mapping[str, tuple[Any, object]] = {
     "task": (
         Annotated[
             str | None,
-            typer.Option("--task", "--tasks", autocompletion=completion.tasks, help="Show only these tasks."),
+            typer.Option(
+                "--task",
+                "--tasks",
+                autocompletion=completion.tasks,
+                help="Show only these tasks, such as `recall,lra-text`.",
+            ),
         ],
         None,
     ),
     "preset": (
-        Annotated[str | None, typer.Option(autocompletion=completion.presets, help="Show only these presets.")],
+        Annotated[
+            str | None,
+            typer.Option(autocompletion=completion.presets, help="Show only these presets, such as `quick`."),
+        ],
         None,
     ),
     "selection": (
@@ -166,7 +184,13 @@ FILTERS: Mapping[str, tuple[Any, object]] = {
         Annotated[str | None, typer.Option(help="Show only official, regenerated, surrogate, own or synthetic data.")],
         None,
     ),
-    "machine": (Annotated[str | None, typer.Option(help="Show the speeds of this machine.")], None),
+    "machine": (
+        Annotated[
+            str | None,
+            typer.Option(help="Show only speeds of the machine with this id, which `attnbench doctor` prints."),
+        ],
+        None,
+    ),
     "margin": (
         Annotated[
             float | None,
@@ -202,7 +226,7 @@ RUN: Mapping[str, tuple[Any, object]] = {
                 "--task",
                 "--tasks",
                 autocompletion=completion.tasks,
-                help="Tasks, such as `lra-text\\[length=1k]`; `256..4096` doubles from one to the other.",
+                help="Tasks, such as `lra-text\\[length=1k]`; `256..4096` means 256, 512, … 4096.",
             ),
         ],
         None,
@@ -227,7 +251,8 @@ RUN: Mapping[str, tuple[Any, object]] = {
         Annotated[
             bool,
             typer.Option(
-                "--match-parameters", help="Give each model the parameters of softmax's, by its feed-forward."
+                "--match-parameters",
+                help="Give each model as many parameters as softmax's has, by the width of its feed-forward.",
             ),
         ],
         False,
@@ -266,16 +291,16 @@ RUN: Mapping[str, tuple[Any, object]] = {
     "lanes": (
         Annotated[
             str | None,
-            typer.Option(help="Run only these kinds of cell, with commas between: baseline, tune, train, time."),
+            typer.Option(
+                help="Run only these kinds of cell: baseline (simple rules), tune (learning rates), train, time."
+            ),
         ],
         None,
     ),
     "memory_budget": (
         Annotated[
             str | None,
-            typer.Option(
-                help="Also find the longest sequence that a sweep's variants run in this memory, such as 2GiB."
-            ),
+            typer.Option(help="For a sweep: also find the longest sequence that fits into this memory, such as 2GiB."),
         ],
         None,
     ),

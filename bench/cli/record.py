@@ -42,6 +42,8 @@ def record(
     The folder holds the Records, with FILE.py as it ran among their artifacts. The same command resumes.
     """
     from .. import api
+    from ..core.errors import SelectionError
+    from ..core.spec import parse_selection
     from .leaderboard import show
     from .run import run
     from .sharing import validate
@@ -50,6 +52,8 @@ def record(
     if variant is None:
         show(api.boards(results or Path("results"), task="tinyshakespeare", preset=suite))
         return
+    if len(parse_selection(variant)) > 1:
+        raise SelectionError(f"expected one variant for an entry, got {variant}")
     entry = results or ENTRIES / re.sub(r"[^A-Za-z0-9.-]+", "-", variant).strip("-")
     run(variants=variant, call=call, suite=suite, seeds=seeds, results=entry, data_dir=data_dir)
     validate(entry)

@@ -62,6 +62,8 @@ def run(
         raise SelectionError("expected --against FOLDER beside --fail-if: there are no times to hold these against")
     with Live() as live:
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
+    if not found.measured and not len(found) and not found.left_out:
+        raise SelectionError(f"this selection has no cell of the kind {options['lanes']}; leave out --lanes")
     if not found.measured:
         say("Nothing to do: every cell of this selection is measured already.\n")
     boards = api.boards(found, notice=warn)
@@ -80,7 +82,12 @@ def run(
     if failed:
         counts = Counter(str(record.outcome) for record in failed).items()
         listed = ", ".join(f"{count} {outcome}" for outcome, count in counts)
-        warn(f"Not all cells are ok: {listed}. The lines above give the reasons; `--retry` runs these cells again.")
+        again = (
+            ""
+            if {str(record.outcome) for record in failed} == {"unsupported"}
+            else "; `--retry` runs these cells again"
+        )
+        warn(f"Not all cells are ok: {listed}. The lines above give the reasons{again}.")
     if found.missing:
         warn(f"{len(found.missing)} cells have no Record, since the executor lost them; the same command tries again.")
     slower = against is not None and _is_slower(found, against, limit)

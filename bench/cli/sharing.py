@@ -12,12 +12,12 @@ from .options import Json
 from .options import folder as named_folder
 from .output import say, say_json, warn
 
-app = typer.Typer(no_args_is_help=True, help="Keep a results folder that is committed.")
+app = typer.Typer(no_args_is_help=True, help="Make a results folder small enough for git.")
 
 
 @app.callback()
 def results() -> None:
-    """Keep a results folder that is committed."""
+    """Make a results folder small enough for git."""
 
 
 def validate(
@@ -101,12 +101,14 @@ def merge(
 def pack(
     folder: Annotated[Path, typer.Argument(help="Folder that holds records/ and artifacts/.")] = Path("results"),
 ) -> None:
-    """Put the artifacts of a folder into few files, one a task, preset and kind; what is packed stays as it is."""
+    """Put the artifacts of a folder into few files, one for each task, preset and kind; packed files do not change."""
     from ...dashboards.escape import visible
+    from ..board.select import read_store
     from ..stats.format import counted
     from ..store.store import Store
 
     store = Store(folder, warn)
+    read_store(store, "attnbench results pack")
     made = store.pack()
     for name, members in made.items():
         say(visible(f"{name}: {counted(members, 'artifact')}"))

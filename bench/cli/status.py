@@ -12,7 +12,7 @@ SHOWN = 40
 
 
 def status(results: Results = RESULTS, json: Json = False) -> None:
-    """Show what the last run queued, runs and has done: since when, on which node, and the time left."""
+    """Show the jobs that the last run sent to slurm or ray: their state, start, node and time left."""
     from .. import api
 
     found = api.status(results)

@@ -130,7 +130,7 @@ class Contrast:
         return (1 - LEVEL) / pairs / (2 if self.failures else 1)
 
     def minimal_detectable_effect(self, power: float = POWER) -> float:
-        """The smallest true difference that would be separated with that probability, at most the largest there can be."""
+        """The smallest true difference that would be separated with that probability, at most the largest possible."""
         return min(minimal_detectable_effect(self.advantage.noise, self.level, power), max(map(abs, self.possible)))
 
     def seeds_needed(self, difference: float | None = None, power: float = POWER) -> int | None:

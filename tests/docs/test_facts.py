@@ -41,7 +41,8 @@ def test_softmax_disperses_as_the_number_of_items_grows() -> None:
 
 def test_each_command_is_named_beside_what_it_measured() -> None:
     text = (FACTS / "README.md").read_text(encoding="utf-8")
-    assert all(f"--suite {name}`" in text for name in ("state-tracking", "dispersion", "recall-state", "learning-rates", "language-positions"))
+    suites = ("state-tracking", "dispersion", "recall-state", "learning-rates", "language-positions")
+    assert all(f"--suite {name}`" in text for name in suites)
 
 
 def test_recall_does_not_follow_the_bytes_of_state_from_family_to_family() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.bench.cli import app
+from attnbench.bench.cli.run import run
 from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.spec import bytes_of, parse_selection
 from attnbench.bench.plan.executor_settings import ExecutorSettings
@@ -46,7 +47,7 @@ RESULTS = str(Path(__file__).parents[3] / "results")
         (f"leaderboard --results {RESULTS}/records", f"--results {RESULTS}"),
         ("sample tinyshakespeare --results nowhere", "`attnbench run --variants rela --task tinyshakespeare`"),
         ("choose --length 512 --memory 40", "40GB"),
-        ("convert gpt2", "expected a folder that save_pretrained wrote, got gpt2"),
+        ("convert gpt2", "no folder gpt2; attnbench downloads no model"),
         ("plan --variants ReLA --task sweep", "(did you mean 'rela'?)"),
         ("plan --variants rela --task Lra-Listops", "(did you mean 'lra-listops'?)"),
         ("plan --variants rela --task sweep --preset SMOKE", "(did you mean 'smoke'?)"),
@@ -54,7 +55,7 @@ RESULTS = str(Path(__file__).parents[3] / "results")
         ("show LRA", "(did you mean 'lra'?)"),
         ("show kda", "(did you mean 'delta[decay=channel]'?)"),
         ("plan --variants rela --task sweep -preset smoke", "write `--preset`"),
-        ("plan --variants rela, linear --task sweep", "write `rela,linear`"),
+        ("plan --variants rela, linear --task sweep", "write no space after a comma: `rela,linear`"),
         ("plan --variants local(flange=64) --task sweep", "did you mean 'local[flange=64]'?"),
         ("plan --variants [rela] --task sweep", "did you mean 'rela'?"),
         ("new variant import", "no word of Python, such as my-import"),
@@ -84,6 +85,12 @@ RESULTS = str(Path(__file__).parents[3] / "results")
         ("run --variants rela --task sweep --against records", "name a folder that has some with --against"),
         ("run --variants rela --task sweep --fail-if 3%", "expected --against FOLDER"),
         ("plan --seeds", "`attnbench plan --help`"),
+        ("plan --variants rela --task sweep --seeds three", "expected a valid integer; see"),
+        ("plan --variants rela --task sweep --seeds 0", "expected a number greater than or equal to 1; see"),
+        ("record softmax,rela", "expected one variant for an entry, got softmax,rela"),
+        ("results pack nowhere", "no Records in nowhere"),
+        ("data list demoo", "(did you mean 'demo'?)"),
+        ("audit transformers:Bertt", "has no model class 'Bertt', such as BertModel"),
     ],
 )
 def test_a_mistake_is_answered_with_the_right_words(
@@ -98,6 +105,11 @@ def test_a_mistake_is_answered_with_the_right_words(
     code = app.run_app()
     shown = capsys.readouterr().err
     assert code in (2, 3, 4) and advice in shown and len(shown) < 400 and shown.count("\n") == 1
+
+
+def test_a_run_without_a_cell_of_the_kind_asked_for_says_so(tmp_path: Path) -> None:
+    with pytest.raises(AttnbenchError, match="no cell of the kind tune; leave out --lanes"):
+        run(variants="softmax", tasks="recall", preset="smoke", lanes="tune", results=tmp_path)
 
 
 def test_blanks_in_one_word_are_answered_with_the_right_words() -> None:

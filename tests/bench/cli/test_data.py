@@ -30,6 +30,10 @@ def test_list_shows_what_is_here_what_is_missing_and_how_to_get_it(here: DataPla
     assert str(tree) in lines["here"] and "attnbench data get lra-text" in lines["missing"]
 
 
+def test_a_built_in_suite_stands_for_its_tasks(here: DataPlace) -> None:
+    assert [entry["name"] for entry in json.loads(data("list", "demo", "--json").stdout)] == ["recall"]
+
+
 def test_list_as_json_has_an_object_per_task(here: DataPlace, tree: Path) -> None:
     found = json.loads(data("list", "--json").stdout)
     assert {"lra-text", "lra-listops"} <= {entry["name"] for entry in found}
