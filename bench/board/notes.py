@@ -202,7 +202,8 @@ TOPICS: dict[str, Topic] = {
     "alignment": Topic(
         "AER", "method",
         "of cross attention with the target given; best head: chosen on the same sentences; shifted: by the step that "
-        "reads the word; diagonal: links at the same relative position; layers and heads count from 0",
+        "reads the word; diagonal: links at the same relative position; layers and heads count from 0; gold "
+        "sentences are often of another domain than the training's",
     ),
     "source": Topic("source", "method", "{origin}"),
     "paper": Topic("{paper}", "method", "{origin}"),

@@ -148,7 +148,8 @@ def implementations(runs: Iterable[ResultRow]) -> dict[str, str]:
     named = newest((run for run in runs if run.implementation), "variant", "lane")
     by_lane = {(run.variant, run.lane): run.implementation for run in named}
     found = {}
-    for variant in sorted({variant for variant, _ in by_lane}):
+    # an untrained model, a baseline, only decodes
+    for variant in sorted({variant for variant, lane in by_lane if lane != "baseline"}):
         timed, trained = by_lane.get((variant, "time"), ""), by_lane.get((variant, "train"), "")
         differs = timed and trained and timed != trained
         found[variant] = f"{timed} (trained: {trained})" if differs else timed or trained
