@@ -55,3 +55,16 @@ def test_recall_does_not_follow_the_bytes_of_state_from_family_to_family() -> No
             ]
     window, delta = found["window[size=16]//softmax"], found["delta//softmax"]
     assert len(window) == len(delta) == 3 and min(window) > 0.99 and max(delta) < 0.7
+
+
+def test_the_added_parameters_are_those_that_the_records_state() -> None:
+    found = {
+        str(record.cell.variant): {one.value for one in record.measurements if one.name == "parameters"}
+        for record in Store(ROOT / "results").records()
+        if str(record.cell.task) == "selective-copy" and record.cell.lane == "train"
+    }
+    text = (FACTS / "README.md").read_text(encoding="utf-8")
+    [softmax] = found["softmax"]
+    for name in ("indexer[k=16]", "delta[decay=channel]", "gate+softmax"):
+        [own] = found[name]
+        assert f"| `{name}` | +{100 * (own / softmax - 1):.1f} |" in text
