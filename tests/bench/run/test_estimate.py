@@ -38,6 +38,10 @@ def shape(length: int = 512) -> AttentionShape:
     return AttentionShape(heads=2, head_dim=16, max_length=length)
 
 
+def test_a_variant_that_refuses_the_shape_has_no_cost_and_stops_no_plan() -> None:
+    assert CountWork(variant=Spec("nsa"), shape=shape()).answer(None) is None  # type: ignore[arg-type]
+
+
 def test_softmax_counts_the_products_of_its_formula_at_any_length() -> None:
     counted = CountWork(Spec("softmax"), shape()).answer(None)
     for length in (*COUNTED_LENGTHS, 4096, 16_384):
