@@ -68,3 +68,18 @@ def test_the_added_parameters_are_those_that_the_records_state() -> None:
     for name in ("indexer[k=16]", "delta[decay=channel]", "gate+softmax"):
         [own] = found[name]
         assert f"| `{name}` | +{100 * (own / softmax - 1):.1f} |" in text
+
+
+def test_softmax_translates_captions_at_28_bleu_or_more_at_each_seed() -> None:
+    found = defaultdict(list)
+    for record in Store(ROOT / "results").records():
+        if str(record.cell.task) == "multi30k-en-de" and record.cell.lane == "train":
+            found[str(record.cell.variant)] += [
+                one.value
+                for one in record.measurements
+                if one.name == "bleu" and "2016" in str(one.where["set"]) and one.where["split"] == "test"
+            ]
+    assert {name: len(values) for name, values in found.items()} == dict.fromkeys(
+        ("softmax", "entmax15", "rela", "sparsemax"), 3
+    )
+    assert min(found["softmax"]) > 28
