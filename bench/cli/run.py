@@ -62,7 +62,7 @@ def run(
         raise SelectionError("expected --against FOLDER beside --fail-if: there are no times to hold these against")
     with Live() as live:
         found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
-    if not found.measured and not len(found) and not found.left_out:
+    if options["lanes"] and not (len(found) or found.missing or found.left_out):
         raise SelectionError(f"this selection has no cell of the kind {options['lanes']}; leave out --lanes")
     if not found.measured:
         say("Nothing to do: every cell of this selection is measured already.\n")
