@@ -91,8 +91,6 @@ class CountWork(Request[Counted | None]):
         shape = replace(self.shape, max_length=length, causal=self.shape.causal or self.fills)
         heads = shape.heads
         variant: Variant = VARIANTS.build(self.variant, shape)
-        if refused := variant.supports(shape):
-            raise NotImplementedError(refused)
         query, key, value = (torch.randn(1, heads, length, shape.head_dim, requires_grad=True) for _ in range(3))
         hidden = [torch.randn(1, length, shape.hidden_width, requires_grad=True)] if variant.takes_hidden else []
         # a plan compiles nothing: on a fresh machine that takes a minute

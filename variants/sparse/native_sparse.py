@@ -74,7 +74,8 @@ class NativeSparse(ScoredVariant):
         at = torch.arange(first + missing, last + missing, device=query.device)[:, None]
         query = query[:, :, first:last]
         allowed = mask.allowed(keys, keys, query.device, slice(first + missing, last + missing))
-        assert allowed is not None
+        if allowed is None:
+            raise SelectionError("nsa selects among past keys: expected the causal form")
         means, each = self._compressed(query, key, at, mask)
         real = mask.real(key)[:, None, None, :]
         spread = (means * each).repeat_interleave(self.block, -1)[..., :keys].masked_fill(~real, 0.0)
