@@ -164,7 +164,6 @@ class Task(ABC):
     """Raise it when a change of the task moves its numbers: data, preparation, presets or baselines."""
 
     paper: ClassVar[str] = ""
-    suites: ClassVar[tuple[str, ...]] = ()
 
     shared: ClassVar[Mapping[str, Recipe]] = PRESETS
     """The recipes by preset that all tasks of a kind share."""

@@ -30,7 +30,6 @@ class TaskFacts:
     objective: str
     version: int
     only_timed: bool
-    suites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +77,6 @@ class DescribeTask(Request[TaskFacts]):
             objective=task.problem().objective,
             version=task.version,
             only_timed=tuple(task.lanes) == ("time",),
-            suites=tuple(task.suites),
         )
 
 

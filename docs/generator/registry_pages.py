@@ -22,6 +22,7 @@ from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.registry import TASKS, VARIANTS, Registry
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.suite import built_in, load_suite
 from attnbench.tasks.contract import Availability, DataPlace
 
 from .attention_map import LENGTH, attention_map
@@ -123,11 +124,15 @@ def variant_page(name: str) -> tuple[str, dict[str, bytes]]:
     return "\n\n".join(parts) + "\n", pictures
 
 
+def _suites_with(task: str) -> list[str]:
+    return [suite for suite in built_in() if any(each.name == task for each in load_suite(suite).tasks)]
+
+
 def task_page(name: str) -> tuple[str, dict[str, bytes]]:
     """The page of a task; it has no pictures."""
     facts, task = _facts(name), TASKS.load(name)
     short = {label: facts[label] for label in ("problem", "metric") if label in facts}
-    short |= {"lanes": ", ".join(task.lanes), "version": str(task.version), "suites": ", ".join(task.suites)}
+    short |= {"lanes": ", ".join(task.lanes), "version": str(task.version), "suites": ", ".join(_suites_with(name))}
     parts = [*_head(TASKS, name, facts), _fact_table(short), *_parameters(facts, "task", name)]
     presets = [[code(label[7:]), cell(value)] for label, value in facts.items() if label.startswith("preset ")]
     if presets:

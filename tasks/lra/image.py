@@ -51,7 +51,6 @@ class Image(SourcedTask):
     name: ClassVar[str] = NAME
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.1)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.4; data: Krizhevsky 2009"
-    suites: ClassVar[tuple[str, ...]] = ("lra", "lra-quick")
 
     recipes: ClassVar[dict[str, Recipe]] = {
         # whole images, since half an image is another task; a small batch and few steps save the time instead

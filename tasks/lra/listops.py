@@ -62,7 +62,6 @@ class ListOps(Task):
 
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.1)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.1; grammar: Nangia & Bowman 2018"
-    suites: ClassVar[tuple[str, ...]] = ("lra", "lra-quick")
 
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": Recipe(

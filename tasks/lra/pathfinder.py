@@ -91,7 +91,6 @@ class PathfinderTask(Task):
 
     name: ClassVar[str]
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
-    suites: ClassVar[tuple[str, ...]] = ("lra",)
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "mean-intensity": mean_intensity}
 
     def __init__(self, size: int, level: str, examples: int):

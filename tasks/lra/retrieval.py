@@ -24,7 +24,6 @@ class Retrieval(SourcedTask):
     name: ClassVar[str] = NAME
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.3; data: Radev et al. 2013"
-    suites: ClassVar[tuple[str, ...]] = ("lra",)
 
     recipes: ClassVar[dict[str, Recipe]] = {
         # the first 256 bytes of each document, for a minute a cell on two cores

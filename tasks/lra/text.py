@@ -34,7 +34,6 @@ class Text(SourcedTask):
     name: ClassVar[str] = NAME
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(0.5)
     paper: ClassVar[str] = "Tay et al. 2020, Long Range Arena, 2.2.2; data: Maas et al. 2011"
-    suites: ClassVar[tuple[str, ...]] = ("lra", "lra-quick")
 
     recipes: ClassVar[dict[str, Recipe]] = {
         # The first 256 bytes, for a minute or two a cell on two cores. A convolution over four bytes gives them all,

@@ -37,7 +37,6 @@ class FlipFlop(SyntheticTask):
 
     name = "flip-flop"
     paper = "Liu et al. 2023, Exposing Attention Glitches with Flip-Flop Language Modeling"
-    suites = ("synthetic-full",)
     chance = 0.5
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": TokenRecipe(

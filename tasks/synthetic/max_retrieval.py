@@ -70,7 +70,6 @@ class MaxRetrieval(SyntheticTask):
 
     name = "max"
     paper = "Veličković et al. 2024, softmax is not enough (for sharp out-of-distribution); items as tokens here"
-    suites = ("synthetic", "synthetic-full")
     even = False
     chance = 1 / CLASSES
     recipes: ClassVar[dict[str, Recipe]] = {
@@ -125,7 +124,6 @@ class MaxPooled(Task):
 
     lanes: ClassVar[tuple[Lane, ...]] = ("baseline", "train")
     paper = MaxRetrieval.paper
-    suites = ("synthetic-full",)
     metric: ClassVar[Metric] = METRICS["accuracy"].with_chance(1 / CLASSES)
     shared: ClassVar[dict[str, Recipe]] = {}
     recipes: ClassVar[dict[str, Recipe]] = {

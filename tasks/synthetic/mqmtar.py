@@ -30,7 +30,6 @@ class MQMTAR(SyntheticTask):
 
     name = "mqmtar"
     paper = "Vasylenko et al. 2025, Long-Context Generalization with Sparse Attention, MQMTAR"
-    suites = ("synthetic-full",)
     even = False
     chance = 0.0
     recipes: ClassVar[dict[str, Recipe]] = {

@@ -32,7 +32,6 @@ class NoisyRecall(SyntheticTask):
 
     name = "noisy-recall"
     paper = "Poli et al. 2024, Mechanistic Design and Scaling of Hybrid Architectures (MAD), noisy in-context recall"
-    suites = ("synthetic", "synthetic-full")
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": replace(Recall.recipes["smoke"], longest=128),
         "quick": replace(Recall.recipes["quick"], shortest=32),

@@ -25,7 +25,6 @@ class Parity(SyntheticTask):
 
     name = "parity"
     paper = "Grazzi et al. 2024, Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"
-    suites = ("state-tracking",)
     even = False
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": TokenRecipe(

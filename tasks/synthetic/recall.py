@@ -27,7 +27,6 @@ class Recall(SyntheticTask):
 
     name = "recall"
     paper = "Arora et al. 2023, Zoology: Measuring and Improving Recall in Efficient Language Models"
-    suites = ("synthetic", "synthetic-short", "synthetic-full")
     recipes: ClassVar[dict[str, TokenRecipe]] = {
         "smoke": TokenRecipe(
             width=32, feed_forward=64, convolution=2, query_key_scale=0.3, shortest=16, length=32, longest=64, batch=8,

@@ -61,7 +61,6 @@ class Rewrite(SyntheticTask):
     even = False
     # all of at least 16 tokens right by guessing
     chance = 0.0
-    suites = ("synthetic-full",)
     paper = "Vasylenko et al. 2025, Long-Context Generalization with Sparse Attention"
 
     def __init__(self, *, values: Annotated[int, Range(2, 4_096)] = 32):

@@ -23,7 +23,6 @@ class SelectiveCopy(SyntheticTask):
 
     name = "selective-copy"
     paper = "Gu & Dao 2023, Mamba: Linear-Time Sequence Modeling with Selective State Spaces, section 4.1.1"
-    suites = ("synthetic", "synthetic-short", "synthetic-full")
     even = False
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": TokenRecipe(

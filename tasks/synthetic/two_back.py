@@ -19,7 +19,6 @@ class TwoBack(SyntheticTask):
 
     name = "two-back"
     paper = "Vasylenko et al. 2025, Long-Context Generalization with Sparse Attention, 2Back"
-    suites = ("synthetic-full",)
     even = False
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": TokenRecipe(
