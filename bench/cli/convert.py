@@ -51,7 +51,7 @@ def convert(
     except ValueError:
         raise SelectionError(f"expected temperatures such as 0.7,1,1.4, got {temperatures!r}") from None
     if not path.is_dir():
-        raise DataError(f"no folder {path}; attnbench downloads no model: write one with model.save_pretrained(FOLDER)")
+        raise DataError(f"no folder {path}; nothing is downloaded: write one with model.save_pretrained(FOLDER)")
     if not (path / "config.json").exists():
         raise DataError(f"expected a folder that save_pretrained wrote, got {path}, which has no config.json")
     for each in (to, *([metric] if metric else [])):

@@ -80,13 +80,9 @@ def run(
         _say_next(found, boards)
     failed = [record for record in found.measured if record.outcome != "ok"]
     if failed:
-        counts = Counter(str(record.outcome) for record in failed).items()
-        listed = ", ".join(f"{count} {outcome}" for outcome, count in counts)
-        again = (
-            ""
-            if {str(record.outcome) for record in failed} == {"unsupported"}
-            else "; `--retry` runs these cells again"
-        )
+        counts = Counter(str(record.outcome) for record in failed)
+        listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        again = "; `--retry` runs these cells again" if counts.keys() - {"unsupported"} else ""
         warn(f"Not all cells are ok: {listed}. The lines above give the reasons{again}.")
     if found.missing:
         warn(f"{len(found.missing)} cells have no Record, since the executor lost them; the same command tries again.")

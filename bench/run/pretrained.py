@@ -98,7 +98,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     files of a tokenizer ids are bytes. Raises DataError for anything else.
     """
     if not path.is_dir():
-        raise DataError(f"expected a folder that save_pretrained wrote, got {path}; nothing is downloaded")
+        raise DataError(f"no folder {path}; nothing is downloaded: write one with model.save_pretrained(FOLDER)")
     config_file, vocabulary = path / "config.json", path / "tokenizer.json"
     weights = sorted(path.glob("*.safetensors"))
     # transformers reads other files of the folder by itself

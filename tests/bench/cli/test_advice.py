@@ -47,7 +47,7 @@ RESULTS = str(Path(__file__).parents[3] / "results")
         (f"leaderboard --results {RESULTS}/records", f"--results {RESULTS}"),
         ("sample tinyshakespeare --results nowhere", "`attnbench run --variants rela --task tinyshakespeare`"),
         ("choose --length 512 --memory 40", "40GB"),
-        ("convert gpt2", "no folder gpt2; attnbench downloads no model"),
+        ("convert gpt2", "no folder gpt2; nothing is downloaded: write one with model.save_pretrained"),
         ("plan --variants ReLA --task sweep", "(did you mean 'rela'?)"),
         ("plan --variants rela --task Lra-Listops", "(did you mean 'lra-listops'?)"),
         ("plan --variants rela --task sweep --preset SMOKE", "(did you mean 'smoke'?)"),
