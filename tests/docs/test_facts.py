@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cache
+from pathlib import Path
 
+from attnbench.bench.core.record import Record
 from attnbench.bench.store.store import Store
 from attnbench.docs.generator.repository import ROOT
 
@@ -12,10 +14,15 @@ FACTS = ROOT / "results" / "facts"
 
 
 @cache
+def records(folder: Path) -> list[Record]:
+    return list(Store(folder).records())
+
+
+@cache
 def accuracies() -> dict[tuple[str, str], dict[int, list[float]]]:
     """By task and variant, then by length, of each seed."""
     found: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for record in Store(FACTS).records():
+    for record in records(FACTS):
         for one in record.measurements:
             if one.name == "accuracy" and one.where.get("split") == "test" and "length" in one.where:
                 found[str(record.cell.task), str(record.cell.variant)][int(one.where["length"])].append(one.value)
@@ -25,7 +32,9 @@ def accuracies() -> dict[tuple[str, str], dict[int, list[float]]]:
 def test_parity_is_solved_by_negative_eigenvalues_alone() -> None:
     """Grazzi et al. 2024: in finite precision positive ones cannot, and DeltaNet with both can."""
     for length in (40, 64, 128, 256):
-        assert len(solved := accuracies()["parity", "delta[eigenvalues=signed]"][length]) == 3 and min(solved) > 0.95
+        assert len(solved := accuracies()["parity", "delta[eigenvalues=signed]"][length]) == 3
+        # at the longest one seed has 0.959
+        assert min(solved) > (0.95 if length == 256 else 0.99)
         for variant in ("delta", "gated-linear", "softmax"):
             assert len(failed := accuracies()["parity", variant][length]) == 3 and max(failed) < 0.53
 
@@ -48,7 +57,7 @@ def test_each_command_is_named_beside_what_it_measured() -> None:
 def test_recall_does_not_follow_the_bytes_of_state_from_family_to_family() -> None:
     """Of 64 pairs a window and softmax (136 KiB) keep all at each seed, the delta rule and softmax (144 KiB) do not."""
     found: dict[str, list[float]] = defaultdict(list)
-    for record in Store(FACTS).records():
+    for record in records(FACTS):
         if str(record.cell.task) == "recall" and record.cell.preset.get("layers") == 2:
             found[str(record.cell.variant)] += [
                 one.value for one in record.measurements if one.name == "accuracy" and one.where.get("pairs") == 64
@@ -60,7 +69,7 @@ def test_recall_does_not_follow_the_bytes_of_state_from_family_to_family() -> No
 def test_the_added_parameters_are_those_that_the_records_state() -> None:
     found = {
         str(record.cell.variant): {one.value for one in record.measurements if one.name == "parameters"}
-        for record in Store(ROOT / "results").records()
+        for record in records(ROOT / "results")
         if str(record.cell.task) == "selective-copy" and record.cell.lane == "train"
     }
     text = (FACTS / "README.md").read_text(encoding="utf-8")
@@ -72,7 +81,7 @@ def test_the_added_parameters_are_those_that_the_records_state() -> None:
 
 def test_softmax_translates_captions_at_28_bleu_or_more_at_each_seed() -> None:
     found = defaultdict(list)
-    for record in Store(ROOT / "results").records():
+    for record in records(ROOT / "results"):
         if str(record.cell.task) == "multi30k-en-de" and record.cell.lane == "train":
             found[str(record.cell.variant)] += [
                 one.value
