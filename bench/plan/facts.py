@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.cell import Lane
+from ..core.errors import PluginError, SelectionError
 from ..core.registry import TASKS, VARIANTS, Registry, parameters
 from ..core.spec import Spec
 from ..process.ask import Reporter, Request, ask
@@ -113,8 +114,14 @@ class DescribeRecipe(Request[RecipeFacts]):
 
 
 def resolve(registry: Registry, spec: Spec) -> Spec:
-    """As `Registry.resolve`; raises PluginError where a plugin does not answer."""
-    return ask(registry, spec.name, Resolve(registry.noun, spec))
+    """As `Registry.resolve`; raises PluginError where a plugin does not answer, SelectionError for a file or module."""
+    try:
+        return ask(registry, spec.name, Resolve(registry.noun, spec))
+    except PluginError as error:
+        if all(":" not in part for _, part in registry.parts(spec.name)):
+            raise
+        # whoever names a file mends it first; the others of a selection need not wait for a package
+        raise SelectionError(str(error)) from None
 
 
 def task_facts(task: Spec) -> TaskFacts:

@@ -77,3 +77,24 @@ def test_a_layer_that_no_trial_calls_is_tested_with_the_call_that_is_given(comma
     findings = [(each["name"], each["verdict"]) for each in found[0].get("findings", ())]
     properties = [(each["property"], each["verdict"]) for each in found if "property" in each]
     assert ("future", "ok") in findings if command == "audit" else ("causal", "holds") in properties
+
+
+DISK = "class Mine: pass\nraise OSError('no disk')"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("check mine.py:Mine", DISK, "does not load: OSError: no disk"),
+        ("plan --task recall --preset smoke --variants gate+mine.py:Mine", DISK, "no disk"),
+        ("run --task recall --preset smoke --variants rela,mine.py:Mine", "class Mine: pass\nexit(3)", "SystemExit: 3"),
+        ("check mine.py:Mine", "class Mine: pass", "expected mine.py:Mine to make a module, got Mine"),
+    ],
+)
+def test_a_file_that_does_not_load_is_wrong_use_and_nothing_runs(command, code, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["attnbench", *command.split()])
+    assert main() == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "results").exists()
