@@ -344,10 +344,10 @@ def probe(
     from .store.table import table_of
 
     told = partial(run, results=results, device=device, threads=threads, timeout=timeout, retry=retry, seeds=1)
+    notice, told = progress.notice if progress else LOG.warning, partial(told, progress=progress)
     with asking():
-        done = run_probe(specs_of(variant), preset, device, check=check, run=partial(told, progress=progress))
-    read = partial(records, notice=progress.notice if progress else LOG.warning)
-    tables = [table_of(read(folder)) for folder in dict.fromkeys([Path(results), Path("results")])]
+        done = run_probe(specs_of(variant), preset, device, check=check, run=told, notice=notice)
+    tables = [table_of(records(each, notice=notice)) for each in dict.fromkeys([Path(results), Path("results")])]
     return page_of(str(done.variant), done.examined, done.trained, done.beside, done.timed, tables)
 
 

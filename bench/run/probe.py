@@ -25,6 +25,7 @@ from .questions import SeesOrder
 TIMING_SECONDS = 20.0
 """At most this long at each length."""
 
+Notice = Callable[[str], None]
 Run = Callable[..., Records]
 Check = Callable[..., CheckReport]
 
@@ -40,14 +41,16 @@ class ProbeRun:
     timed: tuple[Record, ...] = ()
 
 
-def run_probe(specs: tuple[Spec, ...], preset: str | Spec, device: str | None, *, check: Check, run: Run) -> ProbeRun:
+def run_probe(
+    specs: tuple[Spec, ...], preset: str | Spec, device: str | None, *, check: Check, run: Run, notice: Notice
+) -> ProbeRun:
     """Examines the one variant of `specs`; where the gate is green, trains and times it.
 
-    check, run: those of the Python interface. Raises SelectionError for several variants and for another preset.
+    check, run: those of the Python interface. Raises SelectionError for several variants, a pattern and another preset.
     """
     preset = Spec.parse(str(preset))
-    if len(specs) != 1:
-        raise SelectionError(f"expected one variant to probe, got {len(specs)}: {', '.join(map(str, specs))}")
+    if len(specs) != 1 or specs[0].layers:
+        raise SelectionError(f"expected one variant to probe, alike in all layers, got {', '.join(map(str, specs))}")
     if preset.name not in (usual := ("quick", "smoke")):
         near = nearest(preset.name, usual)
         raise SelectionError(f"expected the preset quick or smoke, which take minutes, got {preset.name!r}{near}")
@@ -57,6 +60,7 @@ def run_probe(specs: tuple[Spec, ...], preset: str | Spec, device: str | None, *
         spec = resolve(VARIANTS, spec)
     # wrong words are told before the minute that the check takes
     presets = {task: _at_own_rate(Spec(task), preset) for task in CAUSAL_TASKS}
+    notice(f"gate: testing {spec}")
     examined = examined_by(check(spec, device=str(place)))
     if not examined.passed:
         return ProbeRun(variant=spec, examined=examined)

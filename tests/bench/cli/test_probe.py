@@ -19,6 +19,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import report as gate_report
 from attnbench.bench.gate.report import CheckReport, Setting
 from attnbench.bench.gate.suite import GateResult
+from attnbench.bench.run.events import LoggingListener
 from attnbench.bench.run.probe import examined_by
 from attnbench.bench.run.questions import SeesOrder
 from attnbench.bench.score.probe import Neighbour, ProbedTask
@@ -85,6 +86,7 @@ def test_the_exit_code_tells_a_red_gate_from_what_cannot_run_here(said):
     [
         ("rlea", "quick", "rlea"),
         ("rela,linear", "quick", "expected one variant"),
+        ("delta:3//softmax", "quick", "expected one variant to probe, alike in all layers, got delta:3//softmax"),
         ("rela", "base", "expected the preset quick or smoke"),
         ("rela", "quick[stps=3]", "stps"),
         ("local[flange=-1]", "quick", "flange"),
@@ -101,6 +103,19 @@ def test_wrong_words_are_told_before_anything_is_examined(variant, preset, messa
 )
 def test_only_a_variant_with_positions_of_its_own_sees_the_order_of_keys(name, sees):
     assert SeesOrder(Spec(name)).answer(None) is sees
+
+
+def test_the_variant_whose_gate_runs_is_said_before(monkeypatch, tmp_path):
+    said = []
+
+    class Told(LoggingListener):
+        notice = said.append
+
+    monkeypatch.setattr(
+        api, "check", lambda spec, device: CheckReport(name="", results=(), seconds=0.0, problem=said[0])
+    )
+    found = attnbench.probe("rela", results=tmp_path, progress=Told())
+    assert said == ["gate: testing rela"] and found.lines[0].text == said[0]
 
 
 def test_a_red_property_has_its_value_its_limit_and_a_cause():
