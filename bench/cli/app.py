@@ -42,7 +42,7 @@ from .status import status
 # typer brings a click of its own since 0.20 and needs the separate package before; this names its errors in both
 UsageProblem: Any = typer.BadParameter.__mro__[2]
 
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 """The errors of a stream that cannot be written, which name no file."""
 
 LACKS_MEMORY = re.compile("cannot allocate memory|failed to map|out of memory", re.IGNORECASE)
@@ -125,8 +125,10 @@ def run_app() -> int:
         with asking():
             code = _run()
         flush()
-    except BrokenPipeError:
-        # the reader of our output has gone, as `| head` does
+    except (BrokenPipeError, SystemExit) as end:
+        # the reader of our output has gone, as `| head` does; click and rich make an exit of it
+        if not isinstance(end.__context__ or end, BrokenPipeError):
+            raise
         give_up(sys.stdout)
         give_up(sys.stderr)
         return 141
@@ -150,8 +152,6 @@ def _run() -> int:
         return _usage(problem)
     except typer.Abort:
         return 1
-    except BrokenPipeError:
-        raise
     except OSError as error:
         if error.errno in UNWRITABLE and error.filename is None:
             raise

@@ -141,6 +141,21 @@ def test_every_error_is_one_line_and_a_code(
     assert words in shown and shown.count("\n") == 1 and harmless(shown) and len(shown) < 600
 
 
+def test_a_reader_that_has_gone_ends_a_command_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**options: object) -> None:
+        # as click and rich do
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            sys.exit(1)
+
+    monkeypatch.setattr(app, "app", fails)
+    monkeypatch.setattr(app, "give_up", lambda stream: None)
+    assert app.run_app() == 141 and capsys.readouterr().err == ""
+
+
 def test_each_note_of_an_error_is_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     error = DataError("no data")
     error.add_note("first\nstill first")
