@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.errors import SelectionError
+from ..core.errors import SelectionError, crash_text
 from .subject import NAMES, STILL, Call, Convention, Inputs, Kind, Subject, draw, run_raw
 
 IDS = ("input_ids", "ids", "idx", "tokens", "token_ids", "input_tokens")
@@ -84,11 +84,11 @@ def plain_call(target: Any, call: Call) -> Convention:
                 raise
             except Exception as error:
                 # a module of others may raise anything
-                failures.append(f"{trial.plain} on {size}: {' '.join(str(error).split())[:160]}")
+                failures.append(f"{trial.plain} on {size} raised {crash_text(error)[:200]}")
                 continue
             if isinstance(found, Convention):
                 return found
-            failures.append(f"{trial.plain} on {size}: gave {found}")
+            failures.append(f"{trial.plain} on {size} gave {found}")
     raise Unclear(_question(target, failures))
 
 

@@ -227,7 +227,7 @@ def test_what_no_trial_gives_is_asked_for_by_name():
         def forward(self, x, memory):
             return self.attend(x + memory, None)
 
-    with pytest.raises(Unclear, match=r"how is it called.*`--call`, such as 'm\(x, memory=…\)'"):
+    with pytest.raises(Unclear, match=r"called.* raised TypeError: .*`--call`, such as 'm\(x, memory=…\)'"):
         recognise(Needs())
     assert recognise(Needs(), call="m(x, memory=1.0)").convention.plain == "m(x, memory=1.0)"
 
