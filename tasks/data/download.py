@@ -130,7 +130,8 @@ class _Resuming:
                 problem = "the connection closed early"
             # a redirect to no address at all is a ValueError
             except (RequestException, HTTPError, ValueError) as error:
-                problem = str(error)
+                said = str(getattr(next(iter(error.args), ""), "reason", error))
+                problem = said.partition("): ")[2] or said
                 # no server there: the next mirror is tried at once
                 if not partial.exists():
                     raise Unreachable(problem) from error
