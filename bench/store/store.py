@@ -33,7 +33,7 @@ LOCAL = Path("results/local")
 
 MOST_ARTIFACT_BYTES = 64 * 2**20
 
-MOST_NOTICES = 20
+MOST_NOTICES = 3
 """Of bad lines in one file; the others are counted."""
 
 _MACHINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")

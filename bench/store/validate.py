@@ -25,7 +25,7 @@ from .arrivals import LOG, ArrivalLog, in_order_of_arrival, read_log
 from .artifacts import curve_of, results_of
 from .learning_rates import extended, first_results, search, without_rates
 from .record_files import RecordFile
-from .store import Store, is_artifact_name, is_given_name
+from .store import LOCAL, Store, is_artifact_name, is_given_name
 from .versions import installed_metric, is_too_new
 
 MOST_BAD_LINES = 1000
@@ -184,7 +184,7 @@ def _record_files(root: Path) -> tuple[list[RecordFile], ArrivalLog]:
             raise StoreError(f"{root} is the inside of a results folder; name {root.parent}") from None
         raise StoreError(
             f"expected a folder {root / record_files.FOLDER} with *.jsonl files: {error.strerror or error}; "
-            "name the folder that holds it"
+            f"name {LOCAL if LOCAL.is_dir() else 'the folder that holds it'}"
         ) from None
 
 

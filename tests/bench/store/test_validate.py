@@ -26,6 +26,13 @@ def timed(bench: Callable[..., object], variant: str, reference: float = 1.0) ->
     return replace(bench().time(variant, [1.0] * 3, [reference] * 3, digest="a1-b2-c3"), seconds=20.0)
 
 
+def test_a_folder_without_records_names_that_of_local_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("results/local").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"name results/local$"):
+        validate_records(Path("results"))
+
+
 @pytest.fixture
 def folder(bench: Callable[..., object], tmp_path: Path) -> Path:
     """Two sound train Records with predictions and one of times."""
