@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,24 +67,19 @@ def check(
 
 
 def _specs(names: list[str], every: bool, call: str) -> list[Spec]:
+    from ..plan.facts import resolve
+
     if every and names:
         raise SelectionError("expected names or --all, got both; leave one out")
     if every:
         return [Spec(entry.name) for entry in VARIANTS.entries()]
     if not names:
         raise SelectionError("expected the name of a variant or --all; `attnbench list variants` lists the names")
-    # a wrong name among several is better told now than after minutes
-    return [_resolved(spec) for spec in with_call(names, call)]
-
-
-def _resolved(spec: Spec) -> Spec:
-    """As it is given where the plugin does not answer: its report says why, and the others go on."""
-    from ..plan.facts import resolve
-
-    try:
-        return resolve(VARIANTS, spec)
-    except PluginError:
-        return spec
+    for spec in (specs := with_call(names, call)):
+        # a wrong name among several is told now and not after minutes; the report of a plugin says why it is silent
+        with suppress(PluginError):
+            resolve(VARIANTS, spec)
+    return specs
 
 
 def _print(report: CheckReport, brief: bool) -> None:

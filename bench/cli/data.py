@@ -120,6 +120,8 @@ def preview(
         raise SelectionError(f"expected one task, got {len(others) + 1}")
     leave_to_child(TASKS, spec)
     built: Task = TASKS.build(spec)
+    if "train" not in built.lanes:
+        raise SelectionError(f"{spec} has no examples: it times attention; `attnbench run --task {spec.name}` runs it")
     recipe = built.recipe(Spec.parse(preset))
     with Live() as live:
         here = place(data_dir, offline, live.notice, live.progress)

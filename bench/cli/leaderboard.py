@@ -84,6 +84,8 @@ def show(
     from ...dashboards.view import View
     from ..core.errors import SelectionError
 
+    if columns and format in (Format.CSV, Format.JSON):
+        raise SelectionError(f"expected --format rich, markdown or latex beside --columns: {format} has all columns")
     view = View(all_notes=all_notes, columns=columns, command=command)
     if unknown := view.unknown(boards):
         known = dict.fromkeys(column.name for board in boards for column in board.columns)

@@ -50,7 +50,10 @@ def record(
 
     suite = "record-gpu" if gpu else "record"
     if variant is None:
-        show(api.boards(results or Path("results"), task="tinyshakespeare", preset=suite))
+        table = results or Path("results")
+        if not (table / "records").is_dir():
+            raise SelectionError(f"no entries in {table}; `attnbench record rela` makes one, `--results records/rela` shows it")
+        show(api.boards(table, task="tinyshakespeare", preset=suite))
         return
     if len(parse_selection(variant)) > 1:
         raise SelectionError(f"expected one variant for an entry, got {variant}")

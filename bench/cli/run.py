@@ -57,7 +57,12 @@ def run(
     options, limit = selected(options), _share(fail_if or "5%")
     if against is not None:
         # a folder without Records is told now, and not after hours of measuring
-        read_store(Store(against, _no_notice), "--against")
+        read_store(Store(against, lambda text: None), "--against")
+        if against.resolve() == options["results"].resolve():
+            raise SelectionError(f"expected an older folder after --against, got that of --results, {against}")
+        made = api.plan(progress=Live(quiet=True), **options)
+        if all(step.cell.lane != "time" for step in made.steps):
+            raise SelectionError("expected a selection that times something beside --against; add `--task sweep`")
     elif fail_if:
         raise SelectionError("expected --against FOLDER beside --fail-if: there are no times to hold these against")
     with Live() as live:
@@ -109,10 +114,8 @@ def _is_slower(found: Records, against: Path, limit: float) -> bool:
     if slower:
         say(f"FAIL: slower than in {against} by more than {100 * limit:g} %: {words}")
     else:
-        all_of_it = (
-            f"none of {counted(len(changes), 'time')} is shown to be more than {100 * limit:g} % above {against}"
-        )
-        say(f"PASS: {all_of_it}; most: {changes[0].words}")
+        most = f"more than {100 * limit:g} % above {against}; most: {changes[0].words}"
+        say(f"PASS: none of {counted(len(changes), 'time')} is shown to be {most}")
     return bool(slower)
 
 
@@ -124,14 +127,10 @@ def _say_next(found: Records, boards: Sequence[Board]) -> None:
 
     ranked = [row.name for board in boards for row in board.ranked if row.name != REFERENCE]
     if ranked:
-        for comparison in api.compare(ranked[0], REFERENCE, found, notice=_no_notice)[:MOST_COMPARED]:
+        for comparison in api.compare(ranked[0], REFERENCE, found, notice=lambda text: None)[:MOST_COMPARED]:
             say_comparison(comparison)
         say()
     say_page(found.results)
-
-
-def _no_notice(text: str) -> None:
-    """What a folder's Records lack is said elsewhere: above the boards, beside the times."""
 
 
 def _is_expected(failed: Record) -> bool:

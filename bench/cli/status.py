@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..core.errors import SelectionError
 from ..stats.format import counted
 from .live import duration
 from .options import RESULTS, Json, Results
@@ -15,6 +16,8 @@ def status(results: Results = RESULTS, json: Json = False) -> None:
     """Show the jobs that the last run sent to slurm or ray: their state, start, node and time left."""
     from .. import api
 
+    if not results.is_dir():
+        raise SelectionError(f"no folder {results}; name the one of a run with --results")
     found = api.status(results)
     if json:
         say_json({"jobs": [job.to_json() for job in found.jobs], "submitting": found.submitting})

@@ -128,10 +128,7 @@ def check_variant(
     sizes: tuple[int | None, int | None] = (None, None),
     note: str = "",
 ) -> CheckReport:
-    """Examines `variant` in all settings.
-
-    Raises SelectionError for another dtype and for what cannot be made or called, DeviceError for a missing device.
-    """
+    """Examines `variant`. Raises SelectionError for what nothing calls or a wrong dtype, DeviceError for a device."""
     if dtype not in DTYPES:
         raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
     choose_device(device)
@@ -160,7 +157,6 @@ def check_variant(
             results += [(setting, result) for result in examine(variant, shape)]
             found += paths(variant, shape)
     except SelectionError:
-        # what cannot be made or called shows nothing about a variant
         raise
     except AttnbenchError as error:
         problem = str(error)

@@ -118,10 +118,8 @@ def resolve(registry: Registry, spec: Spec) -> Spec:
     try:
         return ask(registry, spec.name, Resolve(registry.noun, spec))
     except PluginError as error:
-        if all(":" not in part for _, part in registry.parts(spec.name)):
-            raise
-        # whoever names a file mends it first; the others of a selection need not wait for a package
-        raise SelectionError(str(error)) from None
+        # whoever names a file can mend it; the others of a selection need not wait for a package
+        raise SelectionError(str(error)) if registry.named_files(spec.name) else error from None
 
 
 def task_facts(task: Spec) -> TaskFacts:

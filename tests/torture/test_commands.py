@@ -59,6 +59,8 @@ run --variants rela --task sweep --data-dir nowhere
 run --variants rela --task sweep --against nowhere
 run --variants rela --task sweep --against {{file}}
 run --variants rela --task sweep --against {{fifo}}
+run --variants rela --task sweep --against {{results}} --results {{results}}
+run --variants rela --task recall --preset smoke --lanes train --against {{results}}
 run --variants rela --task sweep --fail-if 5
 run --variants rela --task sweep --fail-if nan%
 run --variants rela --task sweep --fail-if -5%
@@ -200,6 +202,7 @@ leaderboard --results {{results}} --lengths --suite lra
 leaderboard --results {{results}} --suite nothing
 leaderboard --results {{results}} --mode sideways
 leaderboard --results {{results}} --format word
+leaderboard --results {{results}} --format csv --columns gap
 leaderboard --results {{results}} --task nothing
 leaderboard --results {{results}} --task ''
 leaderboard --results {{results}} --preset nothing
@@ -249,6 +252,7 @@ probe relaa
 probe rela linear
 probe rela,linear
 probe lra-text
+probe delta:3//softmax
 probe 'topk[k=0]'
 probe rela --preset base
 probe rela --preset 'quick[steps=0]'
@@ -295,6 +299,9 @@ merge nowhere --results {{folder}}/target
 validate nowhere
 validate {{file}}
 validate {{results}} --results {{folder}}
+record
+status
+status --results nowhere
 explain sphere
 explain --variants routing
 explain --variants nothing
@@ -325,6 +332,7 @@ data get lra-listops --preset nothing
 data preview
 data preview nothing
 data preview lra
+data preview sweep
 data preview lra-listops --examples -1
 data preview lra-retrieval --offline
 data export
