@@ -52,7 +52,7 @@ def record(
     if variant is None:
         table = results or Path("results")
         if not (table / "records").is_dir():
-            raise SelectionError(f"no entries in {table}; `attnbench record rela` makes one, `--results records/rela` shows it")
+            raise SelectionError(f"no entries in {table}; `attnbench record rela` makes one in records/rela")
         show(api.boards(table, task="tinyshakespeare", preset=suite))
         return
     if len(parse_selection(variant)) > 1:
