@@ -104,13 +104,15 @@ class ExecutorSettings:
         return cls(name=name, jobs=jobs, options=_decoded(name, _nested(options or {})))
 
     def changed(self, name: str | None, jobs: int | None, options: Mapping[str, Any] | None) -> ExecutorSettings:
-        """These settings, with what a command line says in their place; another executor starts without options."""
-        kept = msgspec.structs.asdict(self.options) if name in (None, self.name) else {}
+        """These settings, with what a command line says in their place; another executor starts with its own defaults."""
+        if name not in (None, self.name):
+            return self.of(str(name), jobs, options)
+        kept = msgspec.structs.asdict(self.options)
         kept = {key: value for key, value in kept.items() if value is not None}
         given = _nested(options or {})
         if "sbatch" in given and isinstance(given["sbatch"], dict):
             given["sbatch"] = kept.get("sbatch", {}) | given["sbatch"]
-        return self.of(name or self.name, self.jobs if jobs is None else jobs, kept | given)
+        return self.of(self.name, self.jobs if jobs is None else jobs, kept | given)
 
 
 def executor_of(table: Mapping[str, Any], where: str) -> ExecutorSettings:
