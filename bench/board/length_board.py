@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
+from ..core.record import Outcome
 from ..core.spec import Spec
 from ..score.cost import Mode, costs_by_variant
 from ..score.key import BoardKey
@@ -62,7 +63,7 @@ def sweeps(table: ResultTable, board_keys: list[BoardKey], least: int = 2) -> li
 
 
 def modes_of(table: ResultTable, sweep: LengthSweep) -> list[Mode]:
-    """The modes that were timed at one length or more."""
+    """The modes that were timed at one length or more; the sweep's own where all failed."""
     return [mode for mode in MODES if timings_of(table, sweep, mode).points]
 
 
@@ -133,10 +134,12 @@ def headline_of_costs(order: list[RankInterval], timings: Timings) -> str:
 
 
 def timings_of(table: ResultTable, sweep: LengthSweep, mode: Mode) -> Timings:
-    """The costs at the lengths at which the mode was timed."""
+    """The costs at the lengths at which the mode was timed; the failures at all lengths where the sweep only failed."""
     found = {length: costs_by_variant(table, board_key, mode) for length, board_key in sweep.board_keys.items()}
     timed = {length: costs for length, costs in found.items() if any(each.cost is not None for each in costs.values())}
-    return Timings(table=table, by_point=timed)
+    asked = {Spec.parse(board_key.task).get("mode") or "step" for board_key in sweep.board_keys.values()}
+    failed = all(each.outcome != Outcome.OK for costs in found.values() for each in costs.values())
+    return Timings(table=table, by_point=found if failed and mode in asked else timed)
 
 
 def _without_length(text: str) -> str:

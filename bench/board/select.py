@@ -35,11 +35,13 @@ def scored(
     """The boards of the keys in `found`.
 
     `suite`: its name, tasks and declared variants, to average over its tasks; `lengths`: sweeps alone.
-    Raises SelectionError where `lengths` are asked for and no task was timed at two.
+    Raises SelectionError where there are no keys, and where `lengths` are asked for and no task was timed at two.
     """
     if suite is not None and lengths:
         raise SelectionError("expected a suite or --lengths, got both: lengths are those of a sweep, which is no suite")
     check_margin(margin)
+    if not found:
+        raise SelectionError("no board: trials of learning rates are on none; repeat the `attnbench run` to train")
     trained = [board_key for board_key in found if board_key.runs(table, "train", "baseline")]
     if suite is not None:
         name, tasks, declared = suite

@@ -8,9 +8,13 @@ from boards import entry
 
 from attnbench.bench.board.crossover import crossover
 from attnbench.bench.board.length_board import board_for_lengths, modes_of, sweeps
+from attnbench.bench.board.select import scored
+from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.stats.intervals import Estimate, NoiseSource
+from attnbench.bench.store.artifacts import StoredPredictions
+from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
@@ -154,3 +158,13 @@ def test_what_ran_stands_beside_the_ratio_and_eager_code_is_named_in_the_headlin
         "heavy": "cpp",
     }  # fmt: skip
     assert "Slower than softmax: heavy, band (eager)." in found.headline
+
+
+def test_a_sweep_that_only_failed_shows_its_failures_and_trials_alone_say_what_to_run(bench, tmp_path) -> None:
+    b = bench(task="sweep[length=256,mode=decode]")
+    b.add(b.cell("routing", lane="time"), outcome=Outcome.UNSUPPORTED, reason="none", setting={"length": 256})
+    table, kept = table_of(b.records), StoredPredictions(Store(tmp_path))
+    (found,) = scored(table, kept, board_keys(table), None)
+    assert found.headline == "Nothing is ranked: unsupported at 256: none."
+    with pytest.raises(SelectionError, match="trials of learning rates are on none; repeat the `attnbench run`"):
+        scored(table, kept, [], None)
