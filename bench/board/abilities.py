@@ -12,7 +12,7 @@ from .board import Board
 from .preset_text import beside_rates
 from .report import Ability, AbilityCell, AbilityTable, Report
 
-MOST_TASKS = 8
+MOST_TASKS = 10
 
 COSTS = {"step": "training step", "forward": "forward pass", "decode": "decoding"}
 """Title of the column of a cost, by the mode of a sweep."""
@@ -35,15 +35,14 @@ def told(board: Board) -> float:
 
 
 def ability_table(reports: Sequence[Report]) -> AbilityTable | None:
-    """What each variant reaches on the tasks that tell variants apart, and its cost at the longest length swept.
+    """What each variant reaches on each task, and its cost at the longest length swept.
 
     `reports`: in order of what they tell. Other parameters are another variant, with a row of its own. None where no
-    task tells any two variants apart.
+    task compares with softmax.
     """
     single = [report for report in reports if report.board.ranked_by != "average" and report.newest]
-    judged = [(report, _task_cells(report.board)) for report in single]
-    telling = [(report, cells) for report, cells in judged if cells and (told(report.board) or _any_verdict(cells))]
-    columns = [(_task_column(report), cells) for report, cells in telling][:MOST_TASKS]
+    judged = [(_task_column(report), _task_cells(report.board)) for report in single]
+    columns = [(column, cells) for column, cells in judged if cells][:MOST_TASKS]
     if not columns:
         return None
     names = dict.fromkeys(name for _, cells in columns for name in cells)
@@ -73,12 +72,11 @@ def _task_column(report: Report) -> Ability:
     return Ability(title=f"{task} ({changed})" if changed else task, report=report.name, unit=report.quality)
 
 
-def _any_verdict(cells: dict[str, AbilityCell]) -> bool:
-    return any(cell.verdict for cell in cells.values())
-
-
 def _task_cells(board: Board) -> dict[str, AbilityCell]:
-    """The cells of ranked variants, marked by the board's verdicts; empty where it does not compare with softmax."""
+    """The cells of ranked variants, marked by the board's verdicts; empty where it does not compare with softmax.
+
+    Where not every training learned, the number of those that did stands behind the score.
+    """
     if "gap" not in (column.name for column in board.columns):
         return {}
     at = next((at for at, column in enumerate(board.columns) if column.name == (board.ranked_by or column.name)), 0)
@@ -88,8 +86,12 @@ def _task_cells(board: Board) -> dict[str, AbilityCell]:
         first = board.cell(row, "verdict").text.partition(" ")[0]
         verdict: Literal["better", "worse", ""] = "better" if first == "better" else "worse" if first == "worse" else ""
         said = "" if row.name == REFERENCE or not gap.text else f"; against {REFERENCE}: {gap.text}"
+        counts = board.cell(row, "learned").bare
+        learned = f" ({counts})" if len(set(counts.split(" of "))) > 1 else ""
         found[row.name] = AbilityCell(
-            text=row.entries[at].shown("bare"), verdict=verdict, hint=f"{row.name}: {row.entries[at].text}{said}"
+            text=row.entries[at].shown("bare") + learned,
+            verdict=verdict,
+            hint=f"{row.name}: {row.entries[at].text}{said}",
         )
     return found
 

@@ -132,7 +132,9 @@ def _group_of(report: Report) -> str:
 
 def _summary(report: Report, newest_day: str) -> BoardSummary:
     board = report.board
-    leaders = [row for row in board.ranked if row.first == 1]
+    # ranks are corrected for more comparisons than verdicts are, and who is worse than the reference does not lead
+    behind = {row.name for row in board.ranked if board.cell(row, "verdict").text.startswith("worse")}
+    leaders = [row for row in board.ranked if row.first == 1 and row.name not in behind]
     reference = [row for row in board.ranked if row.name == REFERENCE]
     # the ranks of the leaders all begin with 1, and may end at different places
     place = max((row.place for row in leaders), key=lambda place: int(place.rpartition("–")[2]), default="")

@@ -118,7 +118,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardSummary:
-    """One board of an overview. `report`: name of its Report. `leaders`: to whom the data leave a first place.
+    """One board of an overview. `report`: name of its Report. `leaders`: to whom the data leave a first place, without
+    those shown worse than softmax.
 
     `place`: their ranks, such as `rank 1–3`. `result`: the score of the leaders with its unit, or from the lowest to
     the highest of them; `reference`: that of softmax. `newest`: day of its newest Record. `state`: `new` where that is

@@ -187,6 +187,23 @@ def test_the_first_table_says_who_is_better_at_what_and_at_which_cost() -> None:
     assert overview([report("text", {}, board=ranked((1, 2), (1, 2)))]).answer is None
 
 
+def test_who_is_shown_worse_does_not_lead_and_a_mean_over_some_seeds_has_their_number() -> None:
+    told = with_gaps("copy", {"softmax": (0, 0), "rela": (-1, 1), "delta": (-9, -1)})
+    shares = {"softmax": "12 of 12", "rela": "8 of 12", "delta": "0 of 12"}
+    rows = (
+        replace(row, first=1, last=8, entries=(*row.entries, TableCell(text=f"{bare} (a–b %)", bare=bare)))
+        for row, bare in zip(told.ranked, shares.values(), strict=True)
+    )
+    told = replace(told, columns=(*told.columns, Column(name="learned", title="learned")), ranked=tuple(rows))
+    even = with_gaps("text", {"softmax": (0, 0), "rela": (-1, 1), "delta": (-1, 1)})
+    found = overview([report("copy", {}, board=told), report("text", {}, board=even)])
+    assert only_summary(report("copy", {}, board=told)).leaders == "softmax and rela"
+    # a task that tells nobody apart is a column, too
+    assert {name: [cell.text for cell in cells] for name, cells in found.answer.rows} == {
+        "softmax": ["1.0", "1.0"], "rela": ["2.0", "2.0 (8 of 12)"], "delta": ["3.0", "3.0 (0 of 12)"],
+    }  # fmt: skip
+
+
 def test_a_suite_is_whole_where_each_task_has_one_board() -> None:
     lra, part = ("lra", ("a", "b", "c"), ()), ("lra-part", ("a", "b"), ())
     alone, twin = ("alone", ("a",), ()), ("twin", ("b", "a"), ())
