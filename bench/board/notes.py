@@ -1,7 +1,7 @@
 """Notes: every sentence that may stand below a board, in one table of topics.
 
-A board shows its first six notes and has the others ready, so the table is in order of priority: nothing learned,
-stale, this board's error rate, mixed machines, the code that ran, power, and then the rest.
+A board shows its first six notes and has the others ready, so the table is in order of priority: reduced data, nothing
+learned, stale, this board's error rate, mixed machines, the code that ran, power, and then the rest.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Topic(NamedTuple):
 
 # the order is the priority
 TOPICS: dict[str, Topic] = {
+    "reduced": Topic("reduced", "fact", "not the whole published task: {what}"),
     # nothing learned
     "not_judged": Topic("learned", "warning", "{reference} did not learn {tasks}: no variant is judged there"),
     "not_judged_older": Topic("version", "fact", "nobody is judged on {tasks}: of older versions; --task TASK does so"),
@@ -39,6 +40,11 @@ TOPICS: dict[str, Topic] = {
     "learned_on": Topic(
         "learned", "fact",
         "not every seed learned; values are means of the seeds that learned, of all where none did: {tasks}",
+    ),
+    "denied": Topic(
+        "undecided", "fact",
+        "{names}: the interval is clear of zero, but the mean over all seeds, or how many trainings learned, says the "
+        "opposite",
     ),
     "no_gain": Topic("attention", "warning", "no gain is shown: {reference} less {no_attention}, {gap} {unit}"),
     # stale
@@ -51,13 +57,12 @@ TOPICS: dict[str, Topic] = {
     # this board's error rate
     "error_undeclared": Topic(
         "error rate", "fact",
-        "a false difference stands in up to 11 % of such boards: {count} variants are beyond the six declared for "
-        "boards of one task",
+        "of simulated boards with 12 variants beyond 6 declared ones 5 to 6 % have a false difference, with 27 beyond "
+        "8 to 11 %; here {count} are beyond {declared}",
     ),
     "error": Topic(
         "error rate", "fact",
-        "of simulated boards like this ({like}), {orders:g} % have a false order and {intervals:g} % an interval that "
-        "is off",
+        "of simulated boards ({like}), {orders:g} % have a false order and {intervals:g} % an interval that is off",
     ),
     "shares": Topic(
         "shares", "fact",
@@ -115,6 +120,7 @@ TOPICS: dict[str, Topic] = {
     "aa": Topic("A/A test", "fact", "{reference} under a second name is {ratio}: below {floor} all is a tie (≈)"),
     "floor": Topic("A/A test", "fact", "differences in time below {floor} make no rank and no crossover"),
     "power_of_times": Topic("power", "fact", "differences in time below {difference} would mostly be missed"),
+    "harness": Topic("harness", "fact", "Records by the hash of the code that made them: {made}"),
     "map": Topic(
         "reading", "fact",
         "time over {reference}'s, below 1 is faster; ≈: within the 95 % interval or the noise floor; intervals, memory "
@@ -157,7 +163,9 @@ TOPICS: dict[str, Topic] = {
         "trainings failed, or fewer than {least} declared variants learned: each variant keeps its own variance",
     ),
     "average": Topic(
-        "average", "method", "of the cells of the row; {percent} intervals hold for these tasks and not for others"
+        "average", "method",
+        "of the cells of the row; {percent} intervals hold for these tasks and not for others; the ± of a cell may differ "
+        "from that on the task's own board, where other declared variants lend their variance over seeds",
     ),
     "best_trivial": Topic("best trivial", "method", "the best predictor without attention, by task: {named}"),
     "baselines": Topic("baselines", "method", "predictors without trained attention, for scale"),

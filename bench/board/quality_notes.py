@@ -53,6 +53,17 @@ def learning_notes(context: BoardContext) -> Iterator[Note]:
             yield note("gain" if is_shown else "no_gain", gap=context.metric.gap(gain), unit=unit)
 
 
+def reduced_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
+    """Which tasks are a part of the published ones, by the notes of their data."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for each in run.notes:
+            if (" instead of " in each or " slice of " in each) and not each.startswith("validation"):
+                found.setdefault(f"{run.task} at length {run.setting.get('length', 0):,}", {})[each] = None
+    if found:
+        yield note("reduced", what="; ".join(f"{task}, {', '.join(notes)}" for task, notes in found.items()))
+
+
 def data_notes(context: BoardContext) -> Iterator[Note]:
     """Origin and sizes of the data, the split that chose the checkpoints, and the preset."""
     fidelity = context.board_key.fidelity
@@ -63,6 +74,7 @@ def data_notes(context: BoardContext) -> Iterator[Note]:
     sizes = [f"{', '.join(f'{count:,} {split}' for split, count in counts.items())} examples"] if counts else []
     is_sound = fidelity in _ORIGINS and fidelity != "surrogate"
     yield note("data" if is_sound else "surrogate", data="; ".join([origin, *sizes]))
+    yield from reduced_notes(placed)
     for each in dict.fromkeys(each for run in placed for each in run.notes):
         yield note("data_note", note=each)
     if context.board_key.selection == "test":
@@ -143,18 +155,21 @@ def comparison_notes(
     """
     if len(ranked) < 2:
         return
+    clear = [gap for gap in gaps if gap.interval.low > 0 or gap.interval.high < 0]
+    if denied := [gap.one for gap in clear if not gap.is_separated]:
+        yield note("denied", names=some(denied))
     if gaps:
         effects = sorted(gap.minimal_detectable_effect() for gap in gaps)
         least, most = (metric.value(effects[at]) for at in (0, -1))
         yield note("power", span=least if least == most else f"{least}–{most}", unit=metric.of_difference)
     undeclared = len(set(ranked) - contrasts.declared)
     if undeclared > len(contrasts.declared):
-        yield note("error_undeclared", count=undeclared)
+        yield note("error_undeclared", count=undeclared, declared=len(contrasts.declared))
     else:
         kind: Kind = "suite" if average else "failing" if contrasts.failing(ranked) else "task"
         seeds = min((gap.shares[0].trained // gap.tasks for gap in gaps), default=LEAST_SEEDS)
         rates = simulated_errors(kind, seeds, len(ranked))
-        like = f"{counted(rates.seeds, 'seed')}, {counted(rates.variants, 'variant')}"
+        like = f"{rates.seeds} seeds, {rates.variants} variants; here {seeds} and {len(ranked)}"
         yield note("error", like=like, orders=rates.orders, intervals=rates.intervals)
     if contrasts.failing(ranked) or any(gap.failures for gap in gaps):
         all_learned = min((gap.shares[0].trained for gap in gaps), default=LEAST_SEEDS)

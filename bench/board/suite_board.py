@@ -22,7 +22,7 @@ from .columns import Cell, cells_of, finished, plain_columns, when
 from .headline import describe_gaps, describe_losses, nothing_ranked, quality_headline, where_better
 from .notes import note, some
 from .preset_text import short_preset
-from .quality_notes import comparison_notes
+from .quality_notes import comparison_notes, reduced_notes
 from .suite_versions import of_one_version
 from .version_notes import left_behind_notes, repetition_notes, version_notes
 
@@ -246,6 +246,8 @@ def _notes(
         by_fidelity.setdefault(board_key.fidelity, []).append(board_key.task)
     data = "; ".join(f"{fidelity}: {', '.join(tasks)}" for fidelity, tasks in by_fidelity.items())
     yield note("surrogate" if "surrogate" in by_fidelity else "data", data=data)
+    runs = [run for board_key in board_keys for run in board_key.runs(table, "train", "baseline")]
+    yield from reduced_notes(runs)
     if board_keys[0].selection == "test":
         yield note("selection")
     yield note("average")
@@ -261,5 +263,4 @@ def _notes(
     yield from repetition_notes(table, board_keys)
     if best:
         yield note("best_trivial", named=", ".join(f"{task} {name}" for task, (name, _) in sorted(best.items())))
-    runs = [run for board_key in board_keys for run in board_key.runs(table, "train", "baseline")]
     yield from version_notes(table, runs, [])

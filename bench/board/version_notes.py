@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ..core.harness import is_edited
+from ..core.harness import NAME, is_edited
 from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, OBJECTIVE_VERSIONS
 from ..score.key import BoardKey
 from ..stats.format import counted
@@ -21,7 +21,7 @@ from .preset_text import objective_of
 
 
 def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterable[tuple[str, str]]) -> Iterator[Note]:
-    """How many of `runs` come from another version than the present one, and how many an edited harness made.
+    """How many of `runs` come from another version than the present one, and which harness made them.
 
     Then how many Records do not count, by reason; `boards`: their tasks and presets.
     """
@@ -32,6 +32,9 @@ def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterabl
     edited = sum(is_edited(table.records[row.at].machine.versions) for row in runs)
     if edited:
         yield note("edited", some=f"{edited:,}", all=f"{len(runs):,}")
+    made = Counter(table.records[row.at].machine.versions.get(NAME, "none stated") for row in runs)
+    if len(made) > 1 or "none stated" in made:
+        yield note("harness", made=some([f"{name} ({count:,})" for name, count in sorted(made.items())]))
     wanted = set(boards)
     reasons: Counter[str] = Counter()
     for (task, preset, reason), count in table.replaced.items():

@@ -582,3 +582,41 @@ def test_steps_and_seconds_to_a_level_come_from_the_validation_curve(bench) -> N
     # where no seed of any variant gets there, the board has no such column
     never = board(b, curves=curves_of({name: [0.1] for name in curves}))
     assert "steps_to_high" not in [column.name for column in never.columns]
+
+
+def test_an_interval_clear_of_zero_that_proves_nothing_is_explained(bench) -> None:
+    b = bench()
+    b.train("softmax", [], correct=[flips(0.9), flips(0.91)] * 3)
+    b.train("rela", [], correct=[flips(0.99), flips(0.5)] * 3)
+    majority(b, 0.5)
+    found = board(b)
+    assert entry(found, "rela", "gap").low > 0 and entry(found, "rela", "verdict").text == "undecided"
+    assert notes(found, "undecided").startswith("rela: ") and "linear" not in notes(found, "undecided")
+    assert notes(board(three(bench)), "undecided") == ""
+
+
+def test_the_note_on_errors_says_what_was_simulated_and_what_is_here(bench) -> None:
+    b = three(bench)
+    assert "(3 seeds, 6 variants; here 3 and 3)" in notes(board(b), "error rate")
+    for at in range(7):
+        b.train(f"mine{at}", [], correct=[flips(0.6)] * 3)
+    assert notes(board(b), "error rate").endswith("here 7 are beyond 6")
+
+
+def test_a_part_of_the_published_task_is_named_first(bench) -> None:
+    b = three(bench)
+    assert notes(board(b), "reduced") == ""
+    cut = ("test: seeded slice of 2,000 of 25,000", "validation: seeded slice of 500 of 2,500")
+    data = replace(b.records[0].data, notes=cut)
+    b.records[:] = [replace(record, data=data, setting={"length": 256}) for record in b.records]
+    assert board(b).notes[0].text.endswith(": lra-text at length 256, test: seeded slice of 2,000 of 25,000")
+
+
+def test_harnesses_of_several_hashes_or_of_none_are_named(bench) -> None:
+    b = three(bench)
+    assert "none stated (9)" in notes(board(b), "harness")
+    hashed = {"machine": replace(b.records[0].machine, versions={"harness": "a1"})}
+    b.records[:] = [replace(record, **hashed) for record in b.records]
+    assert "a1" not in notes(board(b), "harness")
+    b.train("linear", [0.6] * 3)
+    assert "a1 (9), none stated (3)" in notes(board(b), "harness")
