@@ -82,9 +82,12 @@ def over_lengths(quality: str) -> Chart:
     dots = alt.Chart().mark_point(size=45, filled=True, opacity=1)
     shape = alt.Shape("variant:N", sort=None, legend=None)
     dots = dots.encode(x=x, y=y, shape=shape, color=alt.Color("variant:N", sort=None, legend=None), tooltip=hint)
-    names = alt.Chart().mark_text(align="left", dx=8, fontSize=11)
+    # names that would lie over one another stand apart from their ends
+    leaders = alt.Chart().transform_filter("datum.name").mark_rule(x2Offset=18)
+    leaders = leaders.encode(x=x, x2="at:Q", y=y, y2="name_at:Q", stroke=stroked())
+    names = alt.Chart().mark_text(align="left", dx=21, fontSize=11)
     names = names.encode(x=x, y=alt.Y("name_at:Q", title=title), text="name:N")
-    panels = alt.layer(trained, band, line, dots, names, data=alt.NamedData("overview_by_length"))
+    panels = alt.layer(trained, band, line, leaders, dots, names, data=alt.NamedData("overview_by_length"))
     return _panels(panels, f"Test {quality}, over length; dotted: training length", columns=3)
 
 

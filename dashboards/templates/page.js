@@ -316,7 +316,7 @@
         const above = Math.min(part.facet.header?.labelLimit ?? 0, 6 * longest);
         const least = step ? Math.max(step * heads, above) + 34 : 230 + names;
         part.columns = Math.max(1, Math.min(part.columns * (step ? 3 : 1), Math.floor(room / least)));
-        if (!step) part.spec.width = Math.floor(room / part.columns) - 52 - names;
+        if (!step) part.spec.width = Math.floor(room / part.columns) - 65 - names;
       } else {
         if (typeof part.width === "number") part.width = room;
         for (const name of ["layer", "hconcat", "vconcat", "concat"]) (part[name] || []).forEach(walk);

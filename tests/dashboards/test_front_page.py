@@ -335,6 +335,14 @@ def test_labels_of_an_axis_do_not_touch(tmp_path: Path, overview: Overview) -> N
     assert shown[:8] == ["65", "70", "75", "80", "85", "90", "95", "105"]
 
 
+def test_a_line_leads_from_the_end_of_each_line_to_its_name(tmp_path: Path, overview: Overview) -> None:
+    points = tuple({**p, "name": p["variant"][:4] * (p["at"] == 128), "name_at": 20} for p in overview.by_length)
+    overview_figures(replace(overview, by_length=points))["over-lengths"].save(str(tmp_path / "lengths.svg"))
+    drawn_text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
+    slanted = re.findall(r'role="graphics-symbol" aria-roledescription="rule mark"[^>]* x2="18" y2="-?[1-9]', drawn_text)
+    assert len(slanted) == sum(bool(point["name"]) for point in points)
+
+
 @pytest.mark.parametrize(("width", "wide"), [(390, True), (1440, False)])
 def test_the_first_table_says_where_it_has_more_columns(
     browser: object, tmp_path: Path, reports: list[Report], overview: Overview, width: int, wide: bool
