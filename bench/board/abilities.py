@@ -73,26 +73,18 @@ def _task_column(report: Report) -> Ability:
 
 
 def _task_cells(board: Board) -> dict[str, AbilityCell]:
-    """The cells of ranked variants, marked by the board's verdicts; empty where it does not compare with softmax.
-
-    Where not every training learned, the number of those that did stands behind the score.
-    """
+    """The cells of ranked variants, with verdicts and partial counts of seeds that learned; empty without a "gap"."""
     if "gap" not in (column.name for column in board.columns):
         return {}
     at = next((at for at, column in enumerate(board.columns) if column.name == (board.ranked_by or column.name)), 0)
     found = {}
     for row in board.ranked:
-        gap = board.cell(row, "gap")
+        cell, gap, counts = row.entries[at], board.cell(row, "gap"), board.cell(row, "learned").bare
         first = board.cell(row, "verdict").text.partition(" ")[0]
         verdict: Literal["better", "worse", ""] = "better" if first == "better" else "worse" if first == "worse" else ""
         said = "" if row.name == REFERENCE or not gap.text else f"; against {REFERENCE}: {gap.text}"
-        counts = board.cell(row, "learned").bare
-        learned = f" ({counts})" if len(set(counts.split(" of "))) > 1 else ""
-        found[row.name] = AbilityCell(
-            text=row.entries[at].shown("bare") + learned,
-            verdict=verdict,
-            hint=f"{row.name}: {row.entries[at].text}{said}",
-        )
+        text = cell.shown("bare") + (f" ({counts})" if len(set(counts.split(" of "))) > 1 else "")
+        found[row.name] = AbilityCell(text=text, verdict=verdict, hint=f"{row.name}: {cell.text}{said}")
     return found
 
 

@@ -67,13 +67,11 @@ def modes_of(table: ResultTable, sweep: LengthSweep) -> list[Mode]:
     return [mode for mode in MODES if timings_of(table, sweep, mode).points]
 
 
-def boards_over_lengths(
-    table: ResultTable, board_keys: list[BoardKey], mode: Mode | None = None, least: int = 2
-) -> list[Board]:
+def boards_over_lengths(table: ResultTable, board_keys: list[BoardKey], mode: Mode | None = None) -> list[Board]:
     """A board for every sweep among `board_keys`, in `mode`, or in each mode that was timed where that is None."""
     return [
         board_for_lengths(table, sweep, found)
-        for sweep in sweeps(table, board_keys, least)
+        for sweep in sweeps(table, board_keys)
         for found in modes_of(table, sweep)
         if mode is None or found == mode
     ]

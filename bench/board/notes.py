@@ -164,8 +164,8 @@ TOPICS: dict[str, Topic] = {
     ),
     "average": Topic(
         "average", "method",
-        "of the cells of the row; {percent} intervals hold for these tasks and not for others; the ± of a cell may differ "
-        "from that on the task's own board, where other declared variants lend their variance over seeds",
+        "of the cells of the row; {percent} intervals hold for these tasks and not for others; a ± may differ from "
+        "that on the task's own board, where other declared variants lend their variance over seeds",
     ),
     "best_trivial": Topic("best trivial", "method", "the best predictor without attention, by task: {named}"),
     "baselines": Topic("baselines", "method", "predictors without trained attention, for scale"),

@@ -55,13 +55,10 @@ def learning_notes(context: BoardContext) -> Iterator[Note]:
 
 def reduced_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
     """Which tasks are a part of the published ones, by the notes of their data."""
-    found: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for each in run.notes:
-            if (" instead of " in each or " slice of " in each) and not each.startswith("validation"):
-                found.setdefault(f"{run.task} at length {run.setting.get('length', 0):,}", {})[each] = None
-    if found:
-        yield note("reduced", what="; ".join(f"{task}, {', '.join(notes)}" for task, notes in found.items()))
+    cut = [(run, each) for run in runs for each in run.notes if " instead of " in each or " slice of " in each]
+    found = dict.fromkeys(f"{run.task} at length {run.setting.get('length', 0):,}, {each}" for run, each in cut)
+    if parts := [part for part in found if ", validation: " not in part]:
+        yield note("reduced", what="; ".join(parts))
 
 
 def data_notes(context: BoardContext) -> Iterator[Note]:

@@ -130,10 +130,7 @@ def board_for_suite(
         (Column(name="coverage", title="tasks", importance=2, description="tasks that count for this variant"),
          coverage),
     ]  # fmt: skip
-    rows = {
-        variant: Row(name=variant, entries=cells_of(columns, variant), reason=missing[variant] or NO_RIVAL)
-        for variant in variants
-    }
+    rows = {one: Row(name=one, entries=cells_of(columns, one), reason=missing[one] or NO_RIVAL) for one in variants}
     order = contrast_ranks(complete, gap, next(iter(contrasts.values())).pairs) if len(complete) > 1 else []
     ranked, unranked = split_by_rank(order, rows)
     compared = {name: found for name, found in gaps.items() if name in complete}
@@ -143,24 +140,16 @@ def board_for_suite(
     # the verdict on one task is that of its own board, which no suite declares
     ahead = {task: _ahead(Contrasts(scores[task]), complete, metric) for task in averaged if task in scores}
     preset = board_keys[0].preset
+    within = metric.margin_words(metric.margin)
+    told = quality_headline(verdicts, within, average=True, behind=losses, missed=missed)
     answer = (
-        " ".join(
-            [
-                where_better(ahead),
-                quality_headline(
-                    verdicts, metric.margin_words(metric.margin), average=True, behind=losses, missed=missed
-                ),
-            ]
-        ).strip()
+        f"{where_better(ahead)} {told}".strip()
         if ranked
         else f"{nothing_ranked(unranked)} A rank takes all {len(tasks)} tasks: `attnbench run --suite {suite} --preset "
         f"'{preset}'` runs those that have this preset. The board of each task ranks its own rows."
     )
-    untouched = [
-        Row(name=variant, entries=cells_of(columns, variant), reason=missing[variant])
-        for variant in every
-        if variant not in variants
-    ]
+    rest = [one for one in every if one not in variants]
+    untouched = [Row(name=one, entries=cells_of(columns, one), reason=missing[one]) for one in rest]
     trivial = [Row(name=TRIVIAL, entries=cells_of(columns, TRIVIAL))] if best else []
     board = Board(
         name=f"suite {suite}/{preset}/{board_keys[0].selection}",

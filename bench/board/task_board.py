@@ -77,12 +77,11 @@ def board_for_task(
     blank = (EMPTY,) * (len(columns) - 1)
     baselines = tuple(
         # the first column is the metric's
-        Row(name=run.variant, entries=(level_cell(metric, level), *blank), records=(run.key,))
-        if level is not None
-        else Row(
+        Row(
             name=run.variant,
-            entries=(EMPTY, *blank),
-            reason=": ".join(filter(None, [describe_outcome(run.outcome), run.reason])),
+            entries=(level_cell(metric, level) if level else EMPTY, *blank),
+            reason="" if level else ": ".join(filter(None, [describe_outcome(run.outcome), run.reason])),
+            records=(run.key,),
         )
         for run, level in trivial
     )
