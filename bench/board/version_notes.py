@@ -32,8 +32,8 @@ def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterabl
     edited = sum(is_edited(table.records[row.at].machine.versions) for row in runs)
     if edited:
         yield note("edited", some=f"{edited:,}", all=f"{len(runs):,}")
-    made = Counter(table.records[row.at].machine.versions.get(NAME, "none stated") for row in runs)
-    if len(made) > 1 or "none stated" in made:
+    made = Counter(table.records[row.at].machine.versions.get(NAME, "not stated") for row in runs)
+    if len(made) > 1 or "not stated" in made:
         yield note("harness", made=some([f"{name} ({count:,})" for name, count in sorted(made.items())]))
     wanted = set(boards)
     reasons: Counter[str] = Counter()

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ..board.compare import Comparison
     from ..score.cost import Mode as CostMode
 
+MOST_IN_FULL = 3
+"""Boards whose comparisons are printed in full; of more, each has its first sentence."""
+
 
 @sharing(FILTERS)
 def compare(
@@ -42,6 +45,12 @@ def compare(
     found = api.compare(one, other, notice=warn, **filters)
     if json:
         say_json([asdict(comparison) for comparison in found], indent=1)
+        return
+    if len(found) > MOST_IN_FULL:
+        # what was trained before what was timed alone
+        for comparison in sorted(found, key=lambda each: each.verdict is None):
+            say(visible(comparison.sentences[0]))
+        say("\n`--task TASK` adds power, cost and data.")
         return
     for at, comparison in enumerate(found):
         key = comparison.board_key

@@ -614,9 +614,9 @@ def test_a_part_of_the_published_task_is_named_first(bench) -> None:
 
 def test_harnesses_of_several_hashes_or_of_none_are_named(bench) -> None:
     b = three(bench)
-    assert "none stated (9)" in notes(board(b), "harness")
+    assert "not stated (9)" in notes(board(b), "harness")
     hashed = {"machine": replace(b.records[0].machine, versions={"harness": "a1"})}
     b.records[:] = [replace(record, **hashed) for record in b.records]
     assert "a1" not in notes(board(b), "harness")
     b.train("linear", [0.6] * 3)
-    assert "a1 (9), none stated (3)" in notes(board(b), "harness")
+    assert "a1 (9), not stated (3)" in notes(board(b), "harness")

@@ -179,6 +179,14 @@ def test_compare_gives_the_answer_first(results: Path) -> None:
     assert found["verdict"] == "better" and found["detectable"] < 10
 
 
+def test_compare_gives_one_sentence_a_board_where_there_are_many(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnbench.bench.cli.answers.MOST_IN_FULL", 0)
+    lines = run("rela", "--results", str(results), command=compare).split("\n")
+    assert lines[0].endswith(" pairs. Better.") and lines[1:] == ["", "`--task TASK` adds power, cost and data.", ""]
+
+
 def test_compare_with_itself_is_one_clear_line_and_a_code(results: Path) -> None:
     command = [sys.executable, "-m", "attnbench", "compare", "rela", "rela", "--results", str(results)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
