@@ -65,9 +65,9 @@ class Requirements:
 
 
 def tokens_of(length: int | str) -> int:
-    """A length in tokens; a model's 32k is 32,768, as everywhere in the field. Raises SelectionError for other text."""
-    text = str(length).strip().lower()
-    tokens = int(text[:-1]) * 1024 if text[:-1].isdecimal() and text.endswith("k") else parse_value(text)
+    """A length in tokens, as a parameter of a task has it: 32k is 32,768. Raises SelectionError for other text."""
+    text = str(length).strip()
+    tokens = parse_value(text)
     if not text.isascii() or isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= 2**40:
         raise SelectionError(f"expected a length such as 512 or 16k, got {length!r}")
     return tokens

@@ -76,7 +76,7 @@ def say_comparison(comparison: Comparison) -> None:
 @sharing(FILTERS)
 def choose(
     length: Annotated[
-        str | None, typer.Option(help="Tokens per sequence, such as 16k; without it, the lengths that were timed.")
+        str | None, typer.Option(help="Tokens per sequence; 16k is 16,384. Without it, the lengths that were timed.")
     ] = None,
     mode: Annotated[Mode, typer.Option(help="Operation whose time counts.")] = Mode.STEP,
     memory: Annotated[

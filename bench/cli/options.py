@@ -226,7 +226,7 @@ RUN: Mapping[str, tuple[Any, object]] = {
                 "--task",
                 "--tasks",
                 autocompletion=completion.tasks,
-                help="Tasks, such as `lra-text\\[length=1k]`; `256..4096` means 256, 512, … 4096.",
+                help="Tasks, such as `sweep\\[length=1k]`; 1k is 1,024, and `256..4096` means 256, 512, … 4096.",
             ),
         ],
         None,

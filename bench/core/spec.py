@@ -34,7 +34,7 @@ _TARGET = re.compile(r"(?:[^\s\[\],:+]+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*")
 
 _COUNT = re.compile(r"(.+):([0-9]+)", re.DOTALL)
 _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([kKM]?)")
-_SUFFIX = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
+_SUFFIX = {"": 1, "k": 1024, "K": 1024, "M": 1024**2}
 
 LONGEST_TEXT = 100_000
 """Characters of a selection; a Spec of a Record is one too."""
@@ -127,7 +127,7 @@ class Spec:
         """The one Spec that `text` names; raises SelectionError where it names none or several.
 
         >>> Spec.parse("local[window=1k]")
-        Spec(name='local', parameters=(('window', 1000),))
+        Spec(name='local', parameters=(('window', 1024),))
         """
         specs = parse_selection(text)
         if len(specs) != 1:
@@ -147,7 +147,7 @@ class Spec:
 def parse_selection(text: str) -> list[Spec]:
     """The Specs that a comma-separated selection names, in order, without repeats.
 
-    Several values of a parameter expand to several Specs; `a..b` doubles from a to b; `1k` is 1,000.
+    Several values of a parameter expand to several Specs; `a..b` doubles from a to b; `1k` is 1,024.
 
     >>> [str(s) for s in parse_selection("rela,local[window=64..256,flange=0,8]")]  # doctest: +NORMALIZE_WHITESPACE
     ['rela', 'local[flange=0,window=64]', 'local[flange=8,window=64]', 'local[flange=0,window=128]',
@@ -216,7 +216,7 @@ def parse_value(text: str) -> Value:
     Raises SelectionError for a long number, and for a list with an empty place.
 
     >>> parse_value("1k"), parse_value("1.5"), parse_value("true"), parse_value("learned"), parse_value("1e-3|4e-3")
-    (1000, 1.5, True, 'learned', (0.001, 0.004))
+    (1024, 1.5, True, 'learned', (0.001, 0.004))
     """
     if "|" not in text:
         return _parse_scalar(text)

@@ -110,7 +110,7 @@ def test_published_numbers_stand_beside_ours_and_are_never_ranked() -> None:
 
 
 def test_bleu_stands_beside_ours_and_what_else_the_paper_measured_comes_after() -> None:
-    mine = ours("wmt16-ro-en[pairs=200k]", "bleu", "BLEU")
+    mine = ours("wmt16-ro-en[pairs=200000]", "bleu", "BLEU")
     board, other, *rest = with_published([mine], None)
     assert board is mine and not any(each.ranked for each in (other, *rest))
     assert [(column.title, column.unit, column.better) for column in other.columns] == [

@@ -120,7 +120,7 @@ def test_blanks_in_one_word_are_answered_with_the_right_words() -> None:
 
 
 def test_a_capital_k_is_a_thousand_and_a_mark_of_the_byte_order_no_part_of_a_suite(tmp_path: Path) -> None:
-    assert [str(each) for each in parse_selection("local[flange=64K]")] == ["local[flange=64000]"]
+    assert [str(each) for each in parse_selection("local[flange=64K]")] == ["local[flange=65536]"]
     file = tmp_path / "k.toml"
     file.write_bytes(b'\xef\xbb\xbftasks = ["sweep"]\nvariants = ["rela"]\n')
     assert [str(each) for each in load_suite(str(file)).variants] == ["rela"]

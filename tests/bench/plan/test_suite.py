@@ -45,13 +45,11 @@ def test_a_file_may_use_the_whole_selection_grammar(written):
         preset = "quick[steps=100]"
         seeds = 5
         selection = "test"
-        cell_seconds = 40
     """
     suite = load_suite(written(text))
-    assert [str(spec) for spec in suite.tasks] == ["lra-text[length=1000]", "lra-text[length=2000]"]
+    assert [str(spec) for spec in suite.tasks] == ["lra-text[length=1024]", "lra-text[length=2048]"]
     assert [str(spec) for spec in suite.variants] == ["rela", "entmax[alpha=1.25]", "entmax[alpha=1.5]"]
     assert (suite.name, suite.preset, suite.seeds, suite.selection) == ("mine", Spec.of("quick", steps=100), 5, "test")
-    assert suite.cell_seconds == 40
 
 
 def test_what_a_file_leaves_out_is_left_to_the_run(written):
@@ -65,7 +63,6 @@ def test_what_a_file_leaves_out_is_left_to_the_run(written):
         (BASE + "seed = 3", r"unknown key 'seed' \(did you mean 'seeds'"),
         (BASE + "name = 'x'", "unknown key 'name'"),
         (BASE + "seeds = 0", "expected seeds to be a count of 1 or more, got 0"),
-        (BASE + "cell_seconds = 0", "expected cell_seconds to be the seconds that one training takes, above 0, got 0"),
         (BASE + "seeds = true", "expected seeds"),
         (BASE + "seeds = 1.5", "expected seeds"),
         (BASE + "selection = 'train'", "expected selection to be validation or test, got 'train'"),

@@ -169,9 +169,8 @@ def test_the_board_puts_lengths_side_by_side_with_growth_memory_and_distance_to_
 
 @pytest.mark.slow
 def test_the_longest_length_within_a_budget_is_found_in_child_processes(runner):
-    task = (
-        "sweep[heads=1,head_dim=16,mode=forward,length=64,128],sweep[heads=1,head_dim=16,mode=forward,memory_bytes=2M]"
-    )
+    shape = "heads=1,head_dim=16,mode=forward"
+    task = f"sweep[{shape},length=64,128],sweep[{shape},memory_bytes=2000000]"
     records = _all(runner("softmax,softmax[impl=eager]", task))
     longest = {str(r.cell.variant): r.first("longest_length") for r in records if r.cell.task.get("memory_bytes")}
     eager = longest["softmax[impl=eager]"]
