@@ -30,8 +30,9 @@ from ..core.hashing import content_hash
 from ..core.protocol import LANE_VERSIONS
 from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
 from ..core.spec import Spec
-from ..measure.machine import describe
+from ..measure.machine import available_bytes, describe
 from ..plan.fingerprint import variant_hash
+from ..stats.format import size
 from ..store.store import Store
 from .convert_data import OwnMetric, data_of
 from .pretrained import load_checkpoint, sha256_of, try_checkpoint
@@ -124,6 +125,7 @@ class _Converter:
         self.data = data_of(self.checkpoint, content, own, setting.context, setting.windows)
         if setting.steps and not len(self.data.train):
             raise DataError("fine-tuning needs a text; name one with --text, or measure alone with --steps 0")
+        self._require_memory()
         self.machine: Machine = describe(device)
         code = inspect.getsourcefile(own) if own is not None else None
         files = [file for file in (text, Path(code) if code else None) if file is not None]
@@ -167,6 +169,16 @@ class _Converter:
                 ]  # fmt: skip
                 yield self._record(name, preset, seed, begun, [*self._measured(), *more])
         self.model.load_state_dict(self.first, strict=False)
+
+    def _require_memory(self) -> None:
+        """Raises SelectionError where not even the scores and weights have room, in which zeros are counted."""
+        rows, tokens = self.data.splits["validation"].shape
+        heads = getattr(self.model.config, "num_attention_heads", None) or 0
+        need, free = 10 * min(rows, ZERO_WINDOWS) * heads * tokens**2, available_bytes()
+        if self.device.type == "cpu" and need > free:
+            raise SelectionError(
+                f"expected {size(need)} of memory for {tokens:,} tokens, got {size(free)}; set a smaller --context"
+            )
 
     def _attend(self, name: str, temperature: float) -> None:
         from ...variants.integrations.transformers import attach, register

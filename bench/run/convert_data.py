@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import DataError
+from ..core.errors import DataError, SelectionError, crash_text
 from ..core.metrics import METRICS, Metric
 from ..core.record import Measurement
 from .pretrained import Checkpoint
@@ -75,7 +75,8 @@ class TextData(ConvertData):
         ids, length = checkpoint.ids(content), context - len(self.first) - len(self.last)
         rows = ids[: len(ids) // length * length].view(-1, length)
         if len(rows) < LEAST_WINDOWS:
-            raise DataError(f"expected a text of at least {LEAST_WINDOWS * length} tokens, got {len(ids)}")
+            needed = f"{LEAST_WINDOWS * length:,} tokens, {LEAST_WINDOWS} sequences of {length:,}"
+            raise DataError(f"expected a text of at least {needed} (--context), got {len(ids):,} tokens")
         first, second = int(len(rows) * 0.9), int(len(rows) * 0.95)
         self.train = rows[:first]
         self.splits = {"validation": spaced(rows[first:second], windows), "test": spaced(rows[second:], windows)}
@@ -191,7 +192,10 @@ class OwnData(ConvertData):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str, batch: int) -> Evaluated:
-        value = self.own(model, split)
+        try:
+            value = self.own(model, split)
+        except Exception as error:
+            raise SelectionError(f"the function of --metric raises {crash_text(error)}") from error
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise DataError(f"expected a finite number of the function of --metric for {split!r}, got {value!r:.60}")
         return Evaluated(values={"score": float(value)})

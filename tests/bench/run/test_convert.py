@@ -191,7 +191,7 @@ def test_nothing_but_a_plain_local_checkpoint_is_loaded(checkpoint, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_converted_is_said(checkpoint, text, tmp_path):
+def test_what_cannot_be_converted_is_said(checkpoint, text, tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.prepare()
     for changes, error, reason in (
@@ -202,6 +202,14 @@ def test_what_cannot_be_converted_is_said(checkpoint, text, tmp_path):
         setting = ConvertSetting(**({"alphas": 2, "context": 16, "steps": 0, "temperatures": (1.0,)} | changes))
         with pytest.raises(error, match=reason):
             convert(checkpoint, text, setting, store, CPU, lambda line: None)
+    with monkeypatch.context() as patched, pytest.raises(SelectionError, match="smaller --context"):
+        patched.setattr("attnbench.bench.run.convert.available_bytes", lambda: 1000)
+        convert(checkpoint, text, replace(setting, to="rela", temperatures=(1.0,)), store, CPU, lambda line: None)
+    (tmp_path / "short.txt").write_text("the ship")
+    with pytest.raises(DataError, match=r"at least 320 tokens, 20 sequences of 16 \(--context\), got 2 tokens"):
+        convert(
+            checkpoint, tmp_path / "short.txt", replace(setting, temperatures=(1.0,)), store, CPU, lambda line: None
+        )
     setting = ConvertSetting(alphas=2, temperatures=(math.nan,))
     with pytest.raises(SelectionError, match="above 0"):
         convert(checkpoint, text, setting, store, CPU, lambda line: None)
@@ -395,6 +403,8 @@ def test_a_function_of_ones_own_ranks_a_model_of_images(tried, tmp_path):
         convert(tmp_path, None, SETTING, stored(tmp_path), CPU, quiet, spread)
     with pytest.raises(DataError, match="expected a finite number of the function"):
         convert(tmp_path, None, setting, stored(tmp_path), CPU, quiet, lambda model, split: math.nan)
+    with pytest.raises(SelectionError, match=r"the function of --metric raises KeyError: 'dev' \(<lambda>"):
+        convert(tmp_path, None, setting, stored(tmp_path), CPU, quiet, lambda model, split: {}["dev"])
 
 
 def test_old_files_are_refused_with_the_remedy(tmp_path, checkpoint):
