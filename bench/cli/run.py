@@ -187,8 +187,8 @@ def plan(
     cost = ", and ".join(part for part in (known, unknown) if part)
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
     if guessed:
-        tested = "not tested on any GPU" if on_one else "9 in 10 of the stored trainings within a factor of 2"
-        say("A timing takes at most what its preset gives it, on any machine.", end=" ")
+        tested = "not tested on any GPU" if on_one else "9 in 10 of the stored Records within a factor of 2"
+        say("The variants of a timing share the seconds of its preset, and take longer where three rounds do.", end=" ")
         say(f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}.")
     if max(on_one.values(), default=made.seconds) >= YEAR:
         say("Take `--preset quick`, fewer tasks, variants or seeds; `--device cuda` tells what a GPU takes.")

@@ -10,7 +10,7 @@ from ..core.errors import PluginError, SelectionError
 from ..core.registry import TASKS, VARIANTS, Registry, parameters
 from ..core.spec import Spec
 from ..process.ask import Reporter, Request, ask
-from ..store.learning_rates import RATE_SETTINGS, extended
+from ..store.learning_rates import apart_from_rates, extended
 
 _REGISTRIES = {registry.noun: registry for registry in (VARIANTS, TASKS)}
 
@@ -89,7 +89,7 @@ class DescribeRecipe(Request[RecipeFacts]):
     def answer(self, reporter: Reporter) -> RecipeFacts:
         task = TASKS.build(self.task)
         plain, wanted = task.recipe(Spec(self.preset.name)), task.recipe(self.preset)
-        rest = {name: value for name, value in self.preset.parameters if name not in RATE_SETTINGS}
+        rest = apart_from_rates(dict(self.preset.parameters))
         rates = extended(wanted.learning_rates, wanted.rate_extensions) if wanted.learning_rates else ()
         presets = []
         # the preset itself, and with each learning rate in the place of its grid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +15,7 @@ from ..core.hashing import content_hash
 from ..core.record import Outcome, Provenance, Record, Site
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
-from ..store.learning_rates import RATE_SETTINGS, RateChoice, first_results, search
+from ..store.learning_rates import RateChoice, apart_from_rates, first_results, search
 from ..store.store import Store
 from .facts import RecipeFacts, TaskFacts, recipe_facts, resolve, task_facts
 
@@ -122,16 +121,14 @@ def plan(
     site: Site,
     has_data: Callable[[Spec], bool] = lambda task: True,
     retry: bool = False,
-    cell_seconds: float | None = None,
-    estimate: Callable[[Cell, int], Mapping[str, float]] | None = None,
+    estimate: Callable[[Cell, Sequence[Spec]], Mapping[str, float]] | None = None,
 ) -> Plan:
     """Baselines first, then training seed by seed, then the timings: an interrupted run leaves whole, smaller boards.
 
     Of a preset with a grid of learning rates, the cells that choose among them come before all training. The reference
     is always part of the plan, and so is the training of the model without attention, where the preset is ranked.
     `has_data` is asked of each task once all names and counts are known to be right, since it may fetch the data; a
-    task without data is left out. `cell_seconds`: what a training is taken to last until one like it has run here;
-    `estimate` is asked, with the count of variants, of each other cell that none like it has run of.
+    task without data is left out. `estimate` is asked, with all variants, of each cell that none like it has run of.
     Raises SelectionError for a name, parameter, preset or count that cannot be run.
     """
     if seeds < 1:
@@ -164,7 +161,7 @@ def plan(
     }
     if without not in specs and scaled:
         notices.append(NO_ATTENTION_ADDED)
-    history = _History(list(store.records()), site, cell_seconds)
+    history = _History(list(store.records()), site)
     restored: dict[tuple[object, ...], str] = {}
     undecided: dict[Cell, None] = {}
 
@@ -182,7 +179,7 @@ def plan(
 
     def expected(cell: Cell, state: State, record: Record | None) -> Step:
         seconds = history.seconds(cell)
-        guessed = estimate(cell, len(specs)) if estimate and seconds is None and state == "todo" else {}
+        guessed = estimate(cell, specs) if estimate and seconds is None and state == "todo" else {}
         seconds = next(iter(guessed.values()), seconds)
         return Step(cell=cell, state=state, record=record, seconds=seconds, estimates=guessed)
 
@@ -280,22 +277,23 @@ def search_of(
 
 
 class _History:
-    """What the stored Records tell about Cells to come. `usual`: seconds of a training, until one like it has run."""
+    """What the stored Records tell about Cells to come."""
 
-    def __init__(self, records: list[Record], site: Site, usual: float | None = None):
+    def __init__(self, records: list[Record], site: Site):
         self._trials = [record for record in records if record.cell.lane == "tune"]
-        self._usual = usual
         # sorting is stable: of one second, the line that was appended last is the last
         mine = sorted((record for record in records if site.counts(record)), key=attrgetter("started"))
-        sizes = Counter(record.block for record in mine)
+        clocks: dict[str, list[float]] = {}
+        for record in mine:
+            clocks.setdefault(record.block, []).append(record.seconds)
         self._last: dict[tuple[object, ...], str] = {}
         self._variant: dict[tuple[str, ...], float] = {}
         self._others: dict[tuple[str, ...], list[float]] = {}
         for record in mine:
             cell = record.cell
             self._last[_group_of(record)] = record.digest
-            # the Cells of a time job run in turns, so each one's clock shows the time of all
-            share = record.seconds / (sizes[record.block] if cell.lane == "time" else 1)
+            # the Cells of a time job run in turns, and the clock of the last one shows the time of all
+            share = max(clocks[record.block]) / len(clocks[record.block]) if cell.lane == "time" else record.seconds
             self._variant[(*_question_of(cell), str(cell.variant))] = share
             if record.outcome is Outcome.OK:
                 self._others.setdefault(_question_of(cell), []).append(share)
@@ -306,14 +304,10 @@ class _History:
         return first_results(self._trials)
 
     def seconds(self, cell: Cell) -> float | None:
-        """Last time of this variant, else the median of the others on the same question, else what is usual.
-
-        None where none is known.
-        """
+        """Last time of this variant, else the median of the others on the same question; None where none is known."""
         same = self._variant.get((*_question_of(cell), str(cell.variant)))
         others = self._others.get(_question_of(cell))
-        usual = self._usual if cell.lane in ("train", "tune") else None
-        return same if same is not None else median(others) if others else usual
+        return same if same is not None else median(others) if others else None
 
     def replaced(self, record: Record) -> tuple[object, ...] | None:
         """The group of a Record whose variant was measured here with other code since, such as a change taken back.
@@ -338,5 +332,5 @@ def _question_of(cell: Cell) -> tuple[str, ...]:
     """Cells of one question take about the same time: training does at every learning rate."""
     if cell.lane not in ("train", "tune"):
         return cell.lane, str(cell.task), str(cell.preset)
-    rest = tuple(parameter for parameter in cell.preset.parameters if parameter[0] not in RATE_SETTINGS)
-    return "train", str(cell.task), str(Spec(cell.preset.name, rest))
+    rest = apart_from_rates(dict(cell.preset.parameters))
+    return "train", str(cell.task), str(Spec.of(cell.preset.name, **rest))

@@ -39,7 +39,6 @@ class _SuiteFile(msgspec.Struct, forbid_unknown_fields=True):
     seeds: Annotated[int, msgspec.Meta(ge=1)] | None = None
     selection: Selection = "validation"
     executor: dict[str, Any] | None = None
-    cell_seconds: Annotated[float, msgspec.Meta(gt=0, le=1e7)] | None = None
 
 
 EXPECTED = {
@@ -50,17 +49,13 @@ EXPECTED = {
     "seeds": "a count of 1 or more",
     "selection": " or ".join(get_args(Selection)),
     "executor": "a table with name, jobs and options",
-    "cell_seconds": "the seconds that one training takes, above 0",
 }
 """The keys of a suite's file, with the values that they take in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """Tasks and variants with a name. None leaves a choice to the command line and the machine.
-
-    `cell_seconds`: what one training took where the suite was probed, for a plan on a machine that has run none.
-    """
+    """Tasks and variants with a name. None leaves a choice to the command line and the machine."""
 
     name: str
     tasks: tuple[Spec, ...]
@@ -70,7 +65,6 @@ class Suite:
     seeds: int | None = None
     selection: Selection = "validation"
     executor: ExecutorSettings = field(default_factory=ExecutorSettings)
-    cell_seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Raises SelectionError for a count of seeds or of cells that is none, or that would take months."""
@@ -131,7 +125,6 @@ def load_suite(name_or_file: str) -> Suite:
         seeds=found.seeds,
         selection=found.selection,
         executor=executor_of(found.executor or {}, where),
-        cell_seconds=found.cell_seconds,
     )
 
 
@@ -166,9 +159,6 @@ def suite_with(
         "selection": selection,
     }
     base = load_suite(suite) if suite is not None else Suite(name="", tasks=(), variants=())
-    # the time of a suite's trainings is that of its own tasks, by its own preset
-    if tasks is not None or (preset is not None and str(preset) != str(base.preset)):
-        base = replace(base, cell_seconds=None)
     asked = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     return replace(asked, variants=with_matched_parameters(asked.variants)) if matched else asked
 

@@ -18,7 +18,7 @@ from ..gate.suite import GateResult
 from ..measure.machine import choose_device
 from ..plan.facts import recipe_facts, resolve
 from ..process.ask import ask
-from ..store.learning_rates import RATE_SETTINGS
+from ..store.learning_rates import apart_from_rates
 from ..store.records import Records
 from .questions import SeesOrder
 
@@ -94,7 +94,7 @@ def _at_own_rate(task: Spec, preset: Spec) -> Spec:
     facts = recipe_facts(task, preset)
     if not facts.grid:
         return preset
-    rest = {name: value for name, value in preset.parameters if name not in RATE_SETTINGS}
+    rest = apart_from_rates(dict(preset.parameters))
     return Spec.of(preset.name, **rest | {"learning_rate": float(facts.setting["learning_rate"])})
 
 

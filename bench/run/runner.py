@@ -166,7 +166,6 @@ class Runner:
             site=self.resources.site,
             has_data=partial(self._has_data, fetch, lacking),
             retry=self.request.retry,
-            cell_seconds=self.request.suite.cell_seconds,
             estimate=Estimator(self.resources) if self.only_plans else None,
         )
         self.tasks = [task for task in self.tasks if task not in lacking]

@@ -116,9 +116,12 @@ def first_results(records: Iterable[Record]) -> dict[tuple[str, str], Record]:
 def without_rates(setting: Mapping[str, Any]) -> str:
     """A preset but for its learning rates, as text: what a trial and the training at the chosen rate share."""
     # a setting that was read from a file has lists for tuples, which are the same text
-    return json.dumps(
-        {name: value for name, value in setting.items() if name not in RATE_SETTINGS}, sort_keys=True, default=str
-    )
+    return json.dumps(apart_from_rates(setting), sort_keys=True, default=str)
+
+
+def apart_from_rates(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a preset but for those of its learning rates."""
+    return {name: value for name, value in setting.items() if name not in RATE_SETTINGS}
 
 
 def _scores(tried: Mapping[float, Sequence[Record]]) -> list[_Score]:

@@ -224,12 +224,3 @@ def test_named_as_a_variant_it_is_timed_too(make):
     made = make(f"rela,{NO_ATTENTION}", preset="quick", seeds=1)
     assert NO_ATTENTION_ADDED not in made.notices
     assert [s.cell.lane for s in made.steps if s.cell.variant.name == NO_ATTENTION] == ["train", "time"]
-
-
-def test_a_suite_says_what_a_training_takes_until_one_has_run_here(make, done):
-    made = make(cell_seconds=40.0)
-    trained = [step for step in made.steps if step.cell.lane in ("train", "tune")]
-    assert {step.seconds for step in trained} == {40.0} and made.seconds == 40.0 * len(trained)
-    assert all(step.seconds is None for step in made.steps if step.cell.lane in ("baseline", "time"))
-    done(trained[0].cell, seconds=7.0)
-    assert {step.seconds for step in make(cell_seconds=40.0).left if step.cell.lane in ("train", "tune")} == {7.0}
