@@ -157,7 +157,7 @@ def board_for_choice(
         title=title,
         question=f"Which attention costs least for {title} and is at most {' or '.join(margins)} worse "
         f"than {REFERENCE}?",
-        headline=_headline(ranked, unranked, judged, unlearned, work),
+        headline=_headline(ranked, unranked, {key: _longest(table, key) for key in judged}, unlearned, work),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
@@ -234,6 +234,12 @@ def _length(table: ResultTable, board_key: BoardKey) -> int | None:
     return int(lengths[-1]) if lengths and board_key.machine else None
 
 
+def _longest(table: ResultTable, board_key: BoardKey) -> int:
+    """The longest sequences of the tests."""
+    settings = [run.setting for run in board_key.runs(table, "train")]
+    return max(int(setting.get("longest") or setting.get("length") or 0) for setting in settings)
+
+
 def _largest(table: ResultTable, timed: BoardKey, name: str, quantity: str) -> float | None:
     rows = [run.at for run in timed.runs(table, "time") if run.variant == name]
     return max(table.values(quantity, rows), default=None)
@@ -298,9 +304,10 @@ def _cost_cell(name: str, cost: RelativeCost | None) -> TableCell:
 
 
 def _headline(
-    ranked: Sequence[Row], unranked: Sequence[Row], judged: Sequence[BoardKey], unlearned: Sequence[BoardKey], work: str
-) -> str:
-    """Whom to take, or why nobody can say; of quality that nobody knows, who costs least."""
+    ranked: Sequence[Row], unranked: Sequence[Row], judged: Mapping[BoardKey, int], unlearned: Sequence[BoardKey],
+    work: str,
+) -> str:  # fmt: skip
+    """Whom to take, or why nobody can say; of quality that nobody knows, who costs least. `judged`: longest tests."""
     open_reasons = [row.reason for row in unranked if any(word in row.reason for word in UNKNOWN)]
     tasks = list(dict.fromkeys(key.task for key in judged))
     if [row.name for row in ranked] == [REFERENCE] and open_reasons:
@@ -315,7 +322,8 @@ def _headline(
     else:
         why = "no variant that fits costs less" if names == REFERENCE else f"{work} is {best[0].entries[0].text}"
     if judged:
-        return f"Take {names}: {why}. Judged on {listed(tasks)}."
+        tested = listed([f"{key.task} up to {longest:,} tokens" for key, longest in judged.items()])
+        return f"Take {names}: {why}. Judged on {tested}."
     unjudged = f"{REFERENCE} did not learn {some([key.task for key in unlearned])}"
     reason = unjudged if unlearned else "no variant was trained here"
     return f"Cheapest: {names} ({why}). Quality is unknown: {reason}."
@@ -332,7 +340,8 @@ def _notes(
     table: ResultTable, timed: BoardKey, left_out: Sequence[BoardKey], judged: list[BoardKey],
     requirements: Requirements,
 ) -> Iterator[Note]:  # fmt: skip
-    where = f"from {timed.task} ({timed.preset}) on {table.machines[timed.machine].words} ({timed.machine})"
+    causal = "causal" if any(run.setting.get("causal") for run in timed.runs(table, "time")) else "not causal"
+    where = f"from {timed.task} ({timed.preset}), {causal}, on {table.machines[timed.machine].words} ({timed.machine})"
     here = dict.fromkeys(shlex.quote(q.task) for q in left_out if q.machine == timed.machine and q.task != timed.task)
     elsewhere = dict.fromkeys(q.machine for q in left_out if q.machine != timed.machine)
     others = "".join(

@@ -13,7 +13,7 @@ import typer
 
 from ..core.cell import REFERENCE
 from ..core.errors import AttnbenchError, SelectionError
-from ..stats.format import counted
+from ..stats.format import counted, listed
 from .options import RUN, Json, Offline, Seconds, folder, selected, sharing
 from .output import say, say_json, warn
 from .tables import print_rows
@@ -167,6 +167,7 @@ def plan(
     for notice in made.notices:
         say(notice)
     print_rows([*(_listed(made) if every else _grouped(made))])
+    without = []
     for task, data in made.data.items():
         if data:
             say(f"data of {task}: {data.fidelity}: {data.source}")
@@ -175,6 +176,7 @@ def plan(
         # a plan stands without what a task would tell of its sources
         with suppress(AttnbenchError):
             ways = tried(ask(TASKS, task.name, FindSources(task=task, data_dir=options["data_dir"])))
+            without += [] if ways else [str(task)]
             more = f"attnbench data list {shlex.quote(str(task))}"
             said = f"; `run` tries {ways or 'nothing'}; `{more}` says more"
         say(f"data of {task}: not prepared{said}")
@@ -186,6 +188,9 @@ def plan(
     unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""
     cost = ", and ".join(part for part in (known, unknown) if part)
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
+    if not all(made.data.values()):
+        left_out = f"; `run` leaves out {listed(without)}, whose data nothing gives" if without else ""
+        say(f"All cells of a task whose data is not prepared count as to run{left_out}.")
     if guessed:
         tested = "not tested on any GPU" if on_one else "9 in 10 of the stored Records within a factor of 2"
         say("The variants of a timing share the seconds of its preset, and take longer where three rounds do.", end=" ")

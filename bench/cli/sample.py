@@ -36,7 +36,7 @@ def sample(
         raise SelectionError("the prompt is empty; give at least one byte, since the first token is not predicted")
     begun = utf8(prompt, "prompt")
     store = Store(results, warn)
-    record = find_trained(store, cell, "bits_per_character")
+    record = find_trained(store, cell)
     leave_cell_to_child(store, record)
     # importing torch takes seconds, which a wrong key must not cost
     from ...tasks.data.data import place
@@ -49,7 +49,8 @@ def sample(
 
     found = load(store, record, choose_device(device))
     model, trained = found.model, found.record.cell
-    assert isinstance(model, Decoder)
+    if not isinstance(model, Decoder):
+        raise SelectionError(f"expected a cell of language modelling, got `{trained}`")
     if not found.is_current:
         warn(f"the code behind `{trained}` has changed since it was trained")
     here = place(data_dir, notice=warn)

@@ -104,7 +104,7 @@ class ExecutorSettings:
         return cls(name=name, jobs=jobs, options=_decoded(name, _nested(options or {})))
 
     def changed(self, name: str | None, jobs: int | None, options: Mapping[str, Any] | None) -> ExecutorSettings:
-        """These settings, with what a command line says in their place; another executor starts with its own defaults."""
+        """These settings, with what a command line says in their place; another executor starts anew."""
         if name not in (None, self.name):
             return self.of(str(name), jobs, options)
         kept = msgspec.structs.asdict(self.options)

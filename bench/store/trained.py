@@ -11,13 +11,14 @@ SHOWN = 20
 """Cells that an error lists."""
 
 
-def find_trained(store: Store, key: str, metric: str = "") -> Record:
-    """Find the newest Record of training, tested by `metric` if named, whose Cell's key begins with `key`.
+def find_trained(store: Store, key: str) -> Record:
+    """Find the newest Record of training whose Cell's key begins with `key`.
 
     Raises SelectionError, with the keys as its notes, where no Cell or several Cells fit.
     """
-    ended = (each for each in store.records() if each.cell.lane == "train" and each.outcome is Outcome.OK)
-    trained = {record.key: record for record in ended if not metric or record.first(metric)}
+    trained = {
+        record.key: record for record in store.records() if record.cell.lane == "train" and record.outcome is Outcome.OK
+    }
     found = [record for name, record in trained.items() if name.startswith(key)]
     if not trained:
         example = "`attnbench run --variants rela --task tinyshakespeare`"

@@ -80,7 +80,7 @@ def test_the_reference_is_taken_where_nobody_costs_less(bench) -> None:
     for name, factor in (("softmax", 1.0), ("rela", 2.0)):
         b.train(name, [], correct=[right(0.6)] * 3)
         b.time(name, [factor * t for t in TIMES], TIMES)
-    assert board(b).headline == "Take softmax: no variant that fits costs less. Judged on lra-text."
+    assert board(b).headline == "Take softmax: no variant that fits costs less. Judged on lra-text up to 512 tokens."
 
 
 def test_without_a_limit_memory_is_no_reason(world) -> None:
@@ -110,7 +110,8 @@ def test_cost_may_come_from_a_sweep_where_the_task_was_not_timed_at_that_length(
     found = board_for_choice(table, asked, Requirements(length=4096), world.predictions, everything)
     assert [(r.name, r.entries[0].value) for r in found.ranked] == [("rela", pytest.approx(0.25)), ("softmax", 1.0)]
     assert "from sweep (quick)" in text(found, "cost")
-    assert found.headline == "Take rela: a training step of attention alone is 4.00× faster. Judged on lra-text."
+    faster = "a training step of attention alone is 4.00× faster"
+    assert found.headline == f"Take rela: {faster}. Judged on lra-text up to 512 tokens."
     assert found.columns[0].title == "a training step of attention alone"
     assert board(world).headline.startswith("Take hungry: a training step of the model is 2.50× faster")
 

@@ -204,6 +204,7 @@ def test_a_plan_prepares_no_data_and_all_six_tasks_answer(tmp_path: Path, monkey
     words = ["plan", "--suite", "lra", "--preset", "pt-2x64", "--device", "cpu", "--results", str(tmp_path / "results")]
     said = CliRunner().invoke(app, words).output
     assert "data of lra-retrieval: not prepared; `run` tries nothing; `attnbench data list lra-retrieval`" in said
+    assert "count as to run; `run` leaves out lra-retrieval, whose data nothing gives." in said
     assert "data of lra-image: not prepared; `run` tries official: download of cifar-10" in said
     assert "data get 'lra-pathx[examples=200000]'" in " ".join(said.split())
     assert "cells, 175 to run: about a year or more\n" in said and "`--device cuda` tells" in said

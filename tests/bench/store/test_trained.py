@@ -9,15 +9,6 @@ from attnbench.bench.store.store import Store
 from attnbench.bench.store.trained import find_trained
 
 
-def test_only_cells_of_the_metric_that_is_wanted_are_listed(bench, tmp_path: Path) -> None:
-    store, made = Store(tmp_path), bench()
-    made.train("rela", [0.5])
-    store.append(made.records[0])
-    assert find_trained(store, made.records[0].key, "accuracy") == made.records[0]
-    with pytest.raises(SelectionError, match=r"no trained cell in .*--task tinyshakespeare` trains some"):
-        find_trained(store, made.records[0].key, "bits_per_character")
-
-
 def test_cells_of_strangers_are_listed_in_short_lines(bench, tmp_path: Path) -> None:
     store, made = Store(tmp_path), bench()
     made.train(f"rela[{'a' * 400}={'b' * 400}]", [0.5])
