@@ -80,6 +80,9 @@ def _task_cells(board: Board) -> dict[str, AbilityCell]:
     found = {}
     for row in board.ranked:
         cell, gap, counts = row.entries[at], board.cell(row, "gap"), board.cell(row, "learned").bare
+        if row.name == REFERENCE and counts.startswith("0 of"):
+            # a task that softmax itself did not learn tells no ability
+            return {}
         first = board.cell(row, "verdict").text.partition(" ")[0]
         verdict: Literal["better", "worse", ""] = "better" if first == "better" else "worse" if first == "worse" else ""
         said = "" if row.name == REFERENCE or not gap.text else f"; against {REFERENCE}: {gap.text}"

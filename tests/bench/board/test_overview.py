@@ -196,7 +196,10 @@ def test_who_is_shown_worse_does_not_lead_and_a_mean_over_some_seeds_has_their_n
     )
     told = replace(told, columns=(*told.columns, Column(name="learned", title="learned")), ranked=tuple(rows))
     even = with_gaps("text", {"softmax": (0, 0), "rela": (-1, 1), "delta": (-1, 1)})
-    found = overview([report("copy", {}, board=told), report("text", {}, board=even)])
+    none = replace(
+        told, ranked=tuple(replace(row, entries=(*row.entries[:-1], told.ranked[2].entries[-1])) for row in told.ranked)
+    )
+    found = overview([report(name, {}, board=each) for name, each in (("copy", told), ("text", even), ("lists", none))])
     assert only_summary(report("copy", {}, board=told)).leaders == "softmax and rela"
     # a task that tells nobody apart is a column, too
     assert {name: [cell.text for cell in cells] for name, cells in found.answer.rows} == {
