@@ -148,13 +148,17 @@ class Copies:
     labels: dict[tuple[str, ...], tuple[str, npt.NDArray[np.int64]]] = field(default_factory=dict)
     rounds: dict[tuple[str, str, str], tuple[str, tuple[float, ...]]] = field(default_factory=dict)
     classes: dict[tuple[str, ...], dict[str, npt.NDArray[np.int32]]] = field(default_factory=dict)
-    equal: list[tuple[str, str, str, tuple[str, ...] | None]] = field(default_factory=list)
+    equal: list[tuple[str, str, Record, tuple[str, ...] | None]] = field(default_factory=list)
+    rules: dict[tuple[str, ...], float] = field(default_factory=dict)  # accuracy of the best trivial rule, by data
 
     def add(self, place: str, record: Record, content: bytes | None) -> Iterator[str]:
         """`content`: of its predictions, where it has any that are sound."""
         if record.outcome is not Outcome.OK:
             return
         yield from self._rounds(place, record)
+        if record.cell.lane == "baseline" and (score := tested(record)) and score.unit == "fraction":
+            data = _same_data(record, 0)
+            self.rules[data] = max(score.value, self.rules.get(data, 0.0))
         if record.cell.lane != "train":
             return
         yield from _shared(self.curves, "curve", place, record)
@@ -164,7 +168,7 @@ class Copies:
         if not _is_common(record, content) and (found is None or not (found[0] == found[0][:1]).all()):
             file = record.artifacts.get("predictions", "")
             self.equal += [
-                (place, text, file, group) for text in _shared(self.predictions, "predictions", place, record)
+                (place, text, record, group) for text in _shared(self.predictions, "predictions", place, record)
             ]
             if found is not None and group is not None:
                 self.classes.setdefault(group, {})[file] = found[0].astype(np.int32)
@@ -172,8 +176,14 @@ class Copies:
             yield from self._labels(place, group, *found)
 
     def copied_predictions(self) -> Iterator[tuple[str, str]]:
-        """Place and words of each Record whose predictions are those of another, and no rule that a third learned."""
-        for place, text, file, group in self.equal:
+        """Place and words of each Record whose predictions are those of another, and no rule that others know.
+
+        That is one that a third model learned, or one no better than a trivial rule: to copy it would gain nothing.
+        """
+        for place, text, record, group in self.equal:
+            score, file = tested(record), record.artifacts.get("predictions", "")
+            if score is not None and score.value <= self.rules.get(_same_data(record, 0), -math.inf):
+                continue
             beside = self.classes[group] if group is not None else {}
             near = (beside[file] == other for name, other in beside.items() if name != file)
             if not any(same.mean() >= COMMON_RULE for same in near):

@@ -193,6 +193,19 @@ def test_a_rule_that_a_third_model_learned_too_is_no_copy(
     assert bool([text for text in warnings_of(tmp_path) if "predictions are the very file" in text]) == warned
 
 
+@pytest.mark.parametrize(("best", "warned"), [(0.6, False), (0.59, True)])
+def test_a_rule_no_better_than_a_trivial_one_is_no_copy(
+    tmp_path: Path, bench: Callable[..., object], best: float, warned: bool
+) -> None:
+    """On ListOps softmax and ReLA, each honestly trained, learned one rule of the root operator."""
+    store, b = Store(tmp_path), bench()
+    for variant in ("softmax", "rela"):
+        trained(bench, store, variant, 120, examples=200)
+    rule = [Measurement.of("accuracy", best, split="test", examples=200)]
+    store.append(b.add(b.cell("root-operator", 0, lane="baseline"), rule, digest="a1-b2-c3"))
+    assert bool([text for text in warnings_of(tmp_path) if "predictions are the very file" in text]) == warned
+
+
 def test_nothing_is_said_of_two_implementations_or_of_models_that_say_one_thing(
     folder: Path, bench: Callable[..., object]
 ) -> None:
