@@ -73,7 +73,7 @@ def _task_column(report: Report) -> Ability:
 
 
 def _task_cells(board: Board) -> dict[str, AbilityCell]:
-    """The cells of ranked variants, with verdicts and partial counts of seeds that learned; empty without a "gap"."""
+    """The cells of ranked variants, with counts where some seeds did not learn; empty without softmax that learned."""
     if "gap" not in (column.name for column in board.columns):
         return {}
     at = next((at for at, column in enumerate(board.columns) if column.name == (board.ranked_by or column.name)), 0)

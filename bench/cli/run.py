@@ -57,7 +57,7 @@ def run(
     options, limit = selected(options), _share(fail_if or "5%")
     if against is not None:
         # a folder without Records is told now, and not after hours of measuring
-        read_store(Store(against, lambda text: None), "--against")
+        read_store(Store(against, _no_notice), "--against")
         if against.resolve() == options["results"].resolve():
             raise SelectionError(f"expected an older folder after --against, got that of --results, {against}")
         made = api.plan(progress=Live(quiet=True), **options)
@@ -127,10 +127,14 @@ def _say_next(found: Records, boards: Sequence[Board]) -> None:
 
     ranked = [row.name for board in boards for row in board.ranked if row.name != REFERENCE]
     if ranked:
-        for comparison in api.compare(ranked[0], REFERENCE, found, notice=lambda text: None)[:MOST_COMPARED]:
+        for comparison in api.compare(ranked[0], REFERENCE, found, notice=_no_notice)[:MOST_COMPARED]:
             say_comparison(comparison)
         say()
     say_page(found.results)
+
+
+def _no_notice(text: str) -> None:
+    """What a folder's Records lack is said elsewhere: above the boards, beside the times."""
 
 
 def _is_expected(failed: Record) -> bool:
@@ -192,7 +196,7 @@ def plan(
         left_out = f"; `run` leaves out {listed(without)}, whose data nothing gives" if without else ""
         say(f"All cells of a task whose data is not prepared count as to run{left_out}.")
     if guessed:
-        tested = "not tested on any GPU" if on_one else "7 in 10 of the stored trainings within a factor of 2"
+        tested = "not tested on any GPU" if on_one else "8 in 10 of the stored trainings within a factor of 2"
         say("The variants of a timing share the seconds of its preset, and take longer where three rounds do.", end=" ")
         say(f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}.")
     if max(on_one.values(), default=made.seconds) >= YEAR:

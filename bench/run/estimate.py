@@ -127,8 +127,8 @@ SHELL_CALLS = 160
 FIXED_CALLS = 150
 """Operators of a step outside of all layers."""
 
-SENTENCE, DECODED = 30, 60
-"""Tokens of a sentence, and passes of the decoder for a translation."""
+SENTENCE, DECODED, BEAMS = 30, 60, 4
+"""Tokens of a sentence; passes of the decoder for a translation, and what it follows at once."""
 
 START_SECONDS = 4.0
 """The gate and the reading of data, before a training."""
@@ -141,8 +141,8 @@ committed Records of 41 timings, of which 9 in 10 lie within a factor of 2."""
 UNSAID_EXAMPLES = 2000
 """Examples of a split of which a recipe takes all."""
 
-CORE = Rates(name="processor", float32=7.9e10, bfloat16=7.9e10, bytes=1.1e10, call_seconds=9.2e-6)
-"""Of one core: fitted, with SHELL_BYTES, to the committed Records of three kinds of processor."""
+CORE = Rates(name="processor", float32=5.5e10, bfloat16=5.5e10, bytes=2.5e10, call_seconds=2.7e-6)
+"""Of one core: fitted, with SHELL_BYTES, to the committed Records of two processors, with AVX-512 and without."""
 
 SHARED = 0.8
 """n cores have n to this power times the rates of one."""
@@ -183,14 +183,15 @@ class DescribeModel(Request[ModelFacts]):
 
     def answer(self, reporter: Reporter) -> ModelFacts:
         task: Task = TASKS.build(self.task)
-        problem = task.problem()
-        of_tokens = not isinstance(problem, Classification)
+        problem, recipe = task.problem(), task.recipe(self.preset)
+        # a problem has the largest vocabulary that its subwords may have, and a recipe says how many it learns
+        outputs = getattr(recipe, "vocabulary", 0) or getattr(problem, "vocabulary", 0) or 0
         return ModelFacts(
             objective=problem.objective,
-            shape=attention_shape(problem, task.recipe(self.preset), 0, "cpu"),
+            shape=attention_shape(problem, recipe, 0, "cpu"),
             # a decoder has cross attention beside its own
             towers=2.5 if problem.objective == "translation" else getattr(problem, "towers", 1),
-            outputs=getattr(problem, "vocabulary", 0) or 0 if of_tokens else 0,
+            outputs=0 if isinstance(problem, Classification) else outputs,
         )
 
 
@@ -287,7 +288,8 @@ def training_seconds(setting: Mapping[str, Any], model: ModelFacts, counted: Cou
     for each in lengths:
         total += passes(tested / len(lengths), each, max(1.0, at_once * length / max(each, length)))
     if model.objective == "translation":
-        total += passes(tested, length, at_once) * DECODED
+        # each pass reads one more token of every beam, since keys and values are kept
+        total += passes(tested * BEAMS, 1, at_once * BEAMS) * DECODED
     return float(total)
 
 

@@ -95,7 +95,7 @@ def test_a_plan_says_that_its_time_is_an_estimate_where_nothing_has_run(tmp_path
     assert shown[1].split() == ["recall", "baseline", "2", "cells,", "2", "to", "run"]
     assert shown[2].startswith("recall  train     2 cells, 2 to run, about ")
     assert shown[-2].startswith("4 cells, 4 to run: about ")
-    assert "an estimate from counted FLOPs and bytes: 7 in 10 of the stored trainings" in shown[-1]
+    assert "an estimate from counted FLOPs and bytes: 8 in 10 of the stored trainings" in shown[-1]
 
 
 def test_a_run_ends_with_its_boards_and_a_page_to_open(small_run: SmallRun) -> None:

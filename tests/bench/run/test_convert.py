@@ -206,7 +206,7 @@ def test_what_cannot_be_converted_is_said(checkpoint, text, tmp_path, monkeypatc
         patched.setattr("attnbench.bench.run.convert.available_bytes", lambda: 1000)
         convert(checkpoint, text, replace(setting, to="rela", temperatures=(1.0,)), store, CPU, lambda line: None)
     (tmp_path / "short.txt").write_text("the ship")
-    with pytest.raises(DataError, match=r"at least 320 tokens, 20 sequences of 16 \(--context\), got 2 tokens"):
+    with pytest.raises(DataError, match=r"at least 320 tokens, 20 sequences of 16 \(--context\), got 8 tokens"):
         convert(
             checkpoint, tmp_path / "short.txt", replace(setting, temperatures=(1.0,)), store, CPU, lambda line: None
         )

@@ -113,8 +113,8 @@ def test_a_timing_makes_three_rounds_beyond_the_seconds_of_its_preset(tmp_path: 
 
 
 @pytest.mark.slow
-def test_seven_of_ten_committed_trainings_lie_within_a_factor_of_two() -> None:
-    """One seed of each question, variant and machine; the rates are not fitted to the processor without AVX-512."""
+def test_four_of_five_committed_trainings_lie_within_a_factor_of_two() -> None:
+    """One seed of each question, variant and machine of the committed Records that the present presets made."""
     kept: dict[Any, Any] = {}
     for record in attnbench.records(RESULTS):
         cell = record.cell
@@ -131,7 +131,7 @@ def test_seven_of_ten_committed_trainings_lie_within_a_factor_of_two() -> None:
             ratios.append(found["processor"] / record.seconds)
     assert len(ratios) > 0.95 * len(kept)
     near = sum(0.5 < ratio < 2 for ratio in ratios) / len(ratios)
-    assert near >= 0.7, f"{near:.2f} of {len(ratios)}"
+    assert near >= 0.8, f"{near:.2f} of {len(ratios)}"
 
 
 @pytest.mark.slow
@@ -173,8 +173,8 @@ def test_a_plan_for_a_gpu_answers_without_one(tmp_path: Path, monkeypatch: pytes
     words = ["plan", "--variants", "rela", "--task", "lra-text", "--preset", "lra-paper", "--device", "cuda"]
     said = CliRunner().invoke(app, [*words, "--results", str(tmp_path)])
     assert said.exit_code == 0, said.exception
-    last = " ".join(said.output.split("\n")[-3:])
-    assert all(f"on one {each.name}" in last for each in GPUS) and "not tested on any GPU" in last
+    words = " ".join(said.output.split())
+    assert all(f"on one {each.name}" in words for each in GPUS) and "not tested on any GPU" in words
     with pytest.raises(attnbench.AttnbenchError, match="sees 0 CUDA devices"):
         attnbench.run("rela", "recall", device="cuda", results=tmp_path)
 
