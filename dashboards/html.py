@@ -21,8 +21,8 @@ from .figures import Chart, FigureData, FigureSpec, datasets, figure_specs
 from .overview_figures import overview_datasets, overview_specs
 
 
-def render(reports: Sequence[Report], overview: Overview | None = None) -> str:
-    """The page as text, which opens with `overview`, or with the first report where that is None.
+def render(reports: Sequence[Report], overview: Overview | None = None, title: str = "attnbench") -> str:
+    """The page as text, which opens with `overview`, or with the first report where that is None; `title` names it.
 
     Needs the extra `dashboard`.
 
@@ -71,7 +71,7 @@ def render(reports: Sequence[Report], overview: Overview | None = None) -> str:
         "charts": [*map(_vega, charts)],
         "colours": colours,
     }
-    return _page("page.html", "page.js", {"reports": blocks, "overview": front, "shared": shared})
+    return _page("page.html", "page.js", {"title": title, "reports": blocks, "overview": front, "shared": shared})
 
 
 def render_figures(title: str, paragraphs: Sequence[str], charts: Mapping[str, Chart]) -> str:

@@ -188,10 +188,11 @@ def lengths_timed(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[Mo
     return found
 
 
-def command_for_times(mode: Mode, lengths: str, folder: Path) -> str:
-    """The command that times an operation by a sweep over these lengths, into that folder."""
+def command_for_times(mode: Mode, lengths: str, folder: Path, variants: Iterable[str] = ()) -> str:
+    """The command that times an operation of these variants by a sweep over these lengths, into that folder."""
     task = f"sweep[length={lengths}{'' if mode == 'step' else f',mode={mode}'}]"
-    return shlex.join(["attnbench", "run", "--variants", "rela,linear", "--task", task, "--results", str(folder)])
+    names = ",".join(variants) or "rela,linear"
+    return shlex.join(["attnbench", "run", "--variants", names, "--task", task, "--results", str(folder)])
 
 
 def _timed(
@@ -209,11 +210,14 @@ def _timed(
     ]
     there = [board_key for board_key in there if board_key in asked] or there
     if not there:
+        trained = {run.variant for key in asked for run in key.runs(table, "train")} - {NO_ATTENTION, REFERENCE}
+        # nobody reads a command of all variants of all tasks
+        few = sorted(trained) if len(trained) < 7 else ()
+        command = command_for_times(requirements.mode, str(requirements.length), folder, few)
         measured = ", ".join(f"{length:,}" for length in lengths_timed(table, every).get(requirements.mode, []))
         raise SelectionError(
             f"{MODES[requirements.mode].one} was not timed at length {requirements.length:,}"
-            f"{f'; lengths with timings: {measured}' if measured else ', nor at any other'}; time it with "
-            f"`{command_for_times(requirements.mode, str(requirements.length), folder)}`"
+            f"{f'; lengths with timings: {measured}' if measured else ', nor at any other'}; time it with `{command}`"
         )
     machine = max(there, key=lambda board_key: board_key.last_timing(table)).machine
 

@@ -33,6 +33,7 @@ def dashboard(
     ] = None,
     figures: Figures = None,
     published: Published = False,
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "attnbench",
     **filters: Any,
 ) -> None:
     """Write one self-contained page: an overview, boards, frontiers, lengths, training curves and all Records."""
@@ -44,7 +45,7 @@ def dashboard(
     from ..stats.format import counted
 
     reports = api.reports(suite=suite, published=published, notice=warn, **filters)
-    write_page(reports, out / "index.html")
+    write_page(reports, out / "index.html", title=title)
     say(f"{out / 'index.html'}: {counted(len(reports), 'board')}")
     if figures is not None:
         charts = {
@@ -57,7 +58,7 @@ def dashboard(
         say(f"{out / 'figures'}: {counted(len(charts), 'figure')}")
 
 
-def write_page(reports: Sequence[Report], path: Path, *, follow: bool = True) -> None:
+def write_page(reports: Sequence[Report], path: Path, *, title: str = "attnbench", follow: bool = True) -> None:
     """Writes the page of these reports, with an overview of several; without `follow`, its folder must be no link.
 
     Raises StoreError where it cannot be written.
@@ -66,7 +67,8 @@ def write_page(reports: Sequence[Report], path: Path, *, follow: bool = True) ->
     from .. import api
 
     _needs_addresses()
-    replace_text(path, html.render(reports, api.overview(reports) if len(reports) > 1 else None), follow=follow)
+    overview = api.overview(reports) if len(reports) > 1 else None
+    replace_text(path, html.render(reports, overview, title), follow=follow)
 
 
 def say_page(results: Path) -> None:

@@ -607,7 +607,7 @@
     for (const place of ["figures", "overview-figures"]) $(place).replaceChildren();
     if (state.q < 0) {
       $("home").setAttribute("aria-current", "page");
-      document.title = "attnbench: overview";
+      document.title = `${$("name").textContent}: overview`;
       drawOverview();
     } else if (!blocks.length) {
       $("headline").textContent = "No Records yet.";
@@ -616,7 +616,7 @@
       $("home").removeAttribute("aria-current");
       const { board, figures } = report();
       const title = board.question || board.title;
-      document.title = `attnbench: ${title}`;
+      document.title = `${$("name").textContent}: ${title}`;
       $("filter").value = state.show;
       $("title").textContent = title;
       $("headline").textContent = board.headline;

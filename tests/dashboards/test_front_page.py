@@ -384,8 +384,10 @@ def test_paper_shows_folded_notes_in_black_and_no_controls(browser: object, file
 
 def test_a_page_of_one_board_needs_no_overview(browser: object, reports: list[Report], tmp_path: Path) -> None:
     path = tmp_path / "one.html"
-    path.write_text(html.render(reports[1:]), encoding="utf-8")
+    path.write_text(html.render(reports[1:], title="Ours & <b>theirs</b>"), encoding="utf-8")
     opened = browser.new_page()
     open_at(opened, path)
+    assert opened.locator("h1").text_content() == "Ours & <b>theirs</b>"
+    assert opened.title().startswith("Ours & <b>theirs</b>: ")
     assert opened.locator("#home").is_hidden() and opened.locator("#board").is_visible()
     opened.close()

@@ -88,8 +88,10 @@ def test_without_a_limit_memory_is_no_reason(world) -> None:
 
 
 def test_a_length_that_nobody_timed_says_which_were(world) -> None:
-    with pytest.raises(SelectionError, match="not timed at length 16,384; lengths with timings: 512"):
+    with pytest.raises(SelectionError, match="not timed at length 16,384; lengths with timings: 512") as raised:
         board(world, length=16384)
+    # the command times those whose quality is known
+    assert "--variants hungry,linear,local,rela,young " in str(raised.value)
     # the command is of the mode and the folder that were asked for
     table = table_of(world.records)
     wanted = Requirements(length=512, mode="decode")
