@@ -199,7 +199,7 @@ TOPICS: dict[str, Topic] = {
     "test_sets": Topic(
         "test sets", "method",
         "brackets: {percent} intervals of the difference over {over}; {draws} bootstrap draws, the same sentences for "
-        "both (Koehn 2004), corrected for all pairs",
+        "both (Koehn 2004), corrected as on the board",
     ),
     "untrained": Topic("untrained", "method", "{reference} before its training of seed 0, with the same search"),
     "attention": Topic(

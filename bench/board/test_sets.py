@@ -46,7 +46,7 @@ class SetScores:
 def set_boards(
     board_key: BoardKey, metric: Metric, by_set: Mapping[str, Mapping[str, SetScores]], contrasts: Contrasts
 ) -> list[Board]:
-    """One small board for each set, the ranked one first. Comparisons are corrected as those of `contrasts` are."""
+    """One small board for each set, the ranked one first. Comparisons are moderated and corrected as `contrasts` are."""
     return [_board(board_key, name, rows, metric, contrasts) for name, rows in by_set.items()]
 
 
@@ -143,16 +143,22 @@ def _board(
     board_key: BoardKey, test_set: str, scores: Mapping[str, SetScores], metric: Metric, contrasts: Contrasts
 ) -> Board:
     against = [each for each in scores if scores[each].is_baseline] + [REFERENCE] * (REFERENCE in scores)
-
+    variants = {name: own.trials for name, own in scores.items() if not own.is_baseline}
+    of_variants = Contrasts(variants, contrasts.declared)
     gaps: dict[str, dict[str, Interval]] = {}
     for name, own in scores.items():
-        found = {other: advantage(own, scores[other]) for other in against if other != name and not own.is_baseline}
+        found = {other: advantage(own, scores[other]) for other in against if other != name and name in variants}
         # a baseline is one more in the comparison, as a variant that is not declared is
         gaps[name] = {
-            other: gap.interval(1 - (1 - LEVEL) / contrasts.pairs(name, other))
+            other: of_variants.between(name, other).interval
+            if other in variants
+            else gap.interval(1 - (1 - LEVEL) / contrasts.pairs(name, other))
             for other, gap in found.items()
             if gap is not None
         }
+
+    def level_of(name: str) -> Interval:
+        return of_variants.level_of(name) if name in variants else scores[name].trials.level()
 
     def versus(other: str, name: str) -> TableCell:
         if other in gaps[name]:
@@ -162,15 +168,14 @@ def _board(
     columns: list[tuple[Column, Cell]] = [
         (Column(name=metric.name, title=metric.title, unit=metric.display_unit, better=metric.better, importance=0,
                 description=f"{metric.title} on this set alone, with its 95 % interval"),
-         lambda name: level_cell(metric, scores[name].trials.level())),
+         lambda name: level_cell(metric, level_of(name))),
         (Column(name="chrf", title="chrF", unit="chrF", better="higher", importance=3,
                 description="chrF on this set alone"),
          lambda name: number_cell(_mean(scores[name].chrf), "{:.2f}".format)),
         *(
             (Column(name=f"vs_{other}", title=f"vs {'copying' if other == 'copy' else other}",
                     unit=metric.of_difference, better=metric.better,
-                    description="difference on the same sentences, with its 95 % paired bootstrap interval, corrected "
-                    "for all pairs"),
+                    description="difference on the same sentences, with its 95 % interval, corrected as on the board"),
              partial(versus, other))
             for other in against
         ),
