@@ -84,11 +84,13 @@ def over_lengths(quality: str) -> Chart:
     dots = dots.encode(x=x, y=y, shape=shape, color=alt.Color("variant:N", sort=None, legend=None), tooltip=hint)
     # names that would lie over one another stand apart from their ends
     leaders = alt.Chart().transform_filter("datum.name").mark_rule(x2Offset=18)
-    leaders = leaders.encode(x=x, x2="at:Q", y=y, y2="name_at:Q", stroke=stroked())
-    names = alt.Chart().mark_text(align="left", dx=21, fontSize=11)
-    names = names.encode(x=x, y=alt.Y("name_at:Q", title=title), text="name:N")
+    # their place is no result, so that a screen reader hears the name alone
+    leaders = leaders.encode(x=x, x2="at:Q", y=y, y2="name_at:Q", stroke=stroked(), description="name:N")
+    names = alt.Chart().mark_text(align="left", dx=21, fontSize=11, limit=135)
+    names = names.encode(x=x, y=alt.Y("name_at:Q", title=title), text="name:N", description="name:N")
     panels = alt.layer(trained, band, line, leaders, dots, names, data=alt.NamedData("overview_by_length"))
-    return _panels(panels, f"Test {quality}, over length; dotted: training length", columns=3)
+    said = "mean of the trainings that learned, band from the lowest to the highest; dotted: training length"
+    return _panels(panels, f"Test {quality}, over length: {said}", columns=3)
 
 
 def _panels(panels: Chart, title: str, columns: int) -> Chart:

@@ -68,7 +68,9 @@ def ability_table(reports: Sequence[Report]) -> AbilityTable | None:
 
 def _task_column(report: Report) -> Ability:
     task, _, preset = report.board.title.partition(", preset ")
-    changed = ",".join(beside_rates(preset))
+    # a part of a published task must not read as the task
+    reduced = ["reduced"] * any(note.topic == "reduced" for note in report.board.notes)
+    changed = ",".join([*reduced, *beside_rates(preset)])
     return Ability(title=f"{task} ({changed})" if changed else task, report=report.name, unit=report.quality)
 
 

@@ -202,12 +202,8 @@ def _by_length(reports: Sequence[Report]) -> tuple[str, FigureRows, str]:
     quality = with_lengths[0][0].quality
     shown = [pair for pair in with_lengths if pair[0].quality == quality][:MOST_PANELS]
     names = list(dict.fromkeys(name for report, _ in shown for name in _variants(report)))
-    plain = {name: name.partition("[")[0] for name in names}
-    wanted = [name for first in FIRST_LINES for name in names if plain[name] == first]
+    wanted = [name for first in FIRST_LINES for name in names if name.partition("[")[0] == first]
     kept = [*wanted, *(name for name in names if name not in wanted)][:MOST_LINES]
-    # parameters are left out where nothing else has that name
-    plains = [plain[name] for name in kept]
-    short = {name: plain[name] if plains.count(plain[name]) == 1 else name for name in kept}
     titles = _titles([report for report, _ in shown])
     for (report, curves), title in zip(shown, titles, strict=True):
         trained = report.trained[0]["length"] if report.trained else None
@@ -220,7 +216,7 @@ def _by_length(reports: Sequence[Report]) -> tuple[str, FigureRows, str]:
                 "task": title,
                 "variant": name, "at": at, **{each: point[each] for each in ("value", "low", "high")},
                 "trained": trained,
-                "name": short[name] if at == last else "",
+                "name": name if at == last else "",
                 "name_at": ends.get(name) if at == last else None,
             }
             for name, at, point in points

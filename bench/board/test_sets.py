@@ -46,7 +46,7 @@ class SetScores:
 def set_boards(
     board_key: BoardKey, metric: Metric, by_set: Mapping[str, Mapping[str, SetScores]], contrasts: Contrasts
 ) -> list[Board]:
-    """One small board for each set, the ranked one first. Comparisons are moderated and corrected as `contrasts` are."""
+    """One small board for each set, the ranked one first; moderated and corrected as `contrasts` are."""
     return [_board(board_key, name, rows, metric, contrasts) for name, rows in by_set.items()]
 
 

@@ -15,11 +15,23 @@ TASKS = ("recall", "noisy-recall", "selective-copy", "max", "average")
 
 
 def rows(table: BoardTable) -> list[dict[str, str]]:
-    """The rows of a table by title of the column, without arrows, parameters of variants and emphasis."""
-    header, _, *lines = [[cell.strip("* ") for cell in line.strip("|").split("|")] for line in table.lines]
-    names = [title.removesuffix(" ↑") for title in header]
-    return [dict(zip(names, line, strict=True)) | {"variant": re.split(r"\\", line[names.index("variant")])[0]}
-            for line in lines]  # fmt: skip
+    """The rows of a table by title of the column, without arrows and emphasis."""
+    header, _, *lines = [
+        [cell.strip("* ").replace("\\", "") for cell in line.strip("|").split("|")] for line in table.lines
+    ]
+    return [dict(zip([title.removesuffix(" ↑") for title in header], line, strict=True)) for line in lines]
+
+
+def counts_where_some_failed() -> dict[tuple[str, str], str]:
+    """By task and variant, such as ` (10 of 12)`; empty where all learned or none did."""
+    found = {}
+    for table in tables():
+        if not table.part and table.task in TASKS:
+            for row in rows(table):
+                learned, of, seeds = row.get("learned", "").split(" (")[0].partition(" of ")
+                if learned not in ("0", seeds):
+                    found[table.task, row["variant"]] = f" ({learned}{of}{seeds})"
+    return found
 
 
 def without_interval(cell: str) -> str:
@@ -40,9 +52,11 @@ def test_no_page_installs_from_an_index_before_there_is_a_release() -> None:
 def test_the_table_is_that_of_the_committed_board_without_intervals() -> None:
     (board,) = [table for table in tables() if table.title.endswith(f"tasks of synthetic ({PRESET})")]
     lines = [f"| rank | attention | {' | '.join(TASKS)} |", f"| --- | :--- |{' ---: |' * len(TASKS)}"]
+    counts = counts_where_some_failed()
     for row in rows(board):
+        shown_cells = [without_interval(row[task]) + counts.get((task, row["variant"]), "") for task in TASKS]
         name = row["variant"] if row["rank"] == "baseline" else f"**{row['variant']}**"
-        lines.append(f"| {row['rank']} | {name} | {' | '.join(without_interval(row[task]) for task in TASKS)} |")
+        lines.append(f"| {row['rank']} | {name} | {' | '.join(shown_cells)} |")
     shown = re.search(r"<!-- board:synthetic -->\n(.*?)<!-- /board -->", README, re.DOTALL)[1]
     assert "\n".join(lines) in shown, "expected\n" + "\n".join(lines)
 
@@ -53,7 +67,7 @@ def test_the_picture_shows_the_accuracies_of_the_committed_boards() -> None:
     points: dict[tuple[str, str], list[float]] = {}
     for text in re.findall(r'aria-label="(length, tokens[^"]*mean[^"]*)"', drawn):
         label = dict(each.split(": ", 1) for each in text.split("; "))
-        at = label["variant"].split("[")[0], label["length, tokens (log)"].replace(",", "")
+        at = label["variant"], label["length, tokens (log)"].replace(",", "")
         points.setdefault(at, []).append(float(label["test accuracy, %"]))
     names = {name for name, _ in points}
     assert len(names) == 6 and "softmax" in names

@@ -7,6 +7,7 @@ import pytest
 
 from attnbench.bench.api import overview, reports
 from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
+from attnbench.bench.board.notes import note
 from attnbench.bench.board.overview import suites_with_boards
 from attnbench.bench.board.report import Report, SettingCurves
 from attnbench.bench.score.key import BoardKey
@@ -163,6 +164,7 @@ def test_the_first_table_says_who_is_better_at_what_and_at_which_cost() -> None:
         for length in (64, 1024)
     ]
     text = replace(with_gaps("text", bits, "lower"), title="text, preset quick[positions=rope,rate_extensions=2]")
+    text = replace(text, notes=(note("reduced", what="texts of 256 bytes"),))
     found = overview(
         [
             report("copy", {}, board=replace(with_gaps("copy", gaps), title="copy, preset quick[tuning_seeds=2]")),
@@ -172,7 +174,7 @@ def test_the_first_table_says_who_is_better_at_what_and_at_which_cost() -> None:
         ]
     ).answer
     assert [(column.title, column.report) for column in found.columns] == [
-        ("copy", "copy"), ("text (positions=rope)", "text"), ("training step, 1,024 tokens", "sweep/box/step"),
+        ("copy", "copy"), ("text (reduced,positions=rope)", "text"), ("training step, 1,024 tokens", "sweep/box/step"),
     ]  # fmt: skip
     assert found.columns[2].unit == "attention alone on Abacus 9, 2 cores, against softmax"
     shown = {name: [cell and (cell.text, cell.verdict) for cell in cells] for name, cells in found.rows}
@@ -254,7 +256,7 @@ def test_six_lines_have_their_names_beside_their_ends_none_over_another() -> Non
     found = overview([report("recall", levels, settings=(curves,))])
     ends = {point["name"]: point["name_at"] for point in found.by_length if point["at"] == 128.0}
     # those that the field knows first, then the others in order of the board
-    assert list(ends) == ["softmax", "linear", "linear[feature_map=relu]", "delta", "v0", "v1"]
+    assert list(ends) == ["softmax", "linear", "linear[feature_map=relu]", "delta[decay=channel]", "v0", "v1"]
     assert all(not point["name"] for point in found.by_length if point["at"] == 64.0)
     heights = sorted(ends.values())
     assert all(after - before >= 6.99 for before, after in pairwise(heights))
