@@ -71,16 +71,17 @@ def _task_column(report: Report) -> Ability:
     # a part of a published task must not read as the task
     reduced = ["reduced"] * any(note.topic == "reduced" for note in report.board.notes)
     changed = ",".join([*reduced, *beside_rates(preset)])
-    return Ability(title=f"{task} ({changed})" if changed else task, report=report.name, unit=report.quality)
+    unit = report.quality + ("; lower is better" if report.better == "lower" else "")
+    return Ability(title=f"{task} ({changed})" if changed else task, report=report.name, unit=unit)
 
 
 def _task_cells(board: Board) -> dict[str, AbilityCell]:
-    """The cells of ranked variants, with counts where some seeds did not learn; empty without softmax that learned."""
+    """The cells of variants with a result, and counts where some seeds did not learn; empty unless softmax learned."""
     if "gap" not in (column.name for column in board.columns):
         return {}
     at = next((at for at, column in enumerate(board.columns) if column.name == (board.ranked_by or column.name)), 0)
     found = {}
-    for row in board.ranked:
+    for row in (*board.ranked, *board.unranked):
         cell, gap, counts = row.entries[at], board.cell(row, "gap"), board.cell(row, "learned").bare
         if row.name == REFERENCE and counts.startswith("0 of"):
             # a task that softmax itself did not learn tells no ability
@@ -89,7 +90,9 @@ def _task_cells(board: Board) -> dict[str, AbilityCell]:
         verdict: Literal["better", "worse", ""] = "better" if first == "better" else "worse" if first == "worse" else ""
         said = "" if row.name == REFERENCE or not gap.text else f"; against {REFERENCE}: {gap.text}"
         text = cell.shown("bare") + (f" ({counts})" if len(set(counts.split(" of "))) > 1 else "")
-        found[row.name] = AbilityCell(text=text, verdict=verdict, hint=f"{row.name}: {cell.text}{said}")
+        if cell.text:
+            hint = f"{row.name}: {cell.text}{said or (row.reason and f'; no rank: {row.reason}')}"
+            found[row.name] = AbilityCell(text=text, verdict=verdict, hint=hint)
     return found
 
 
