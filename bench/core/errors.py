@@ -62,5 +62,7 @@ def crash_text(error: BaseException) -> str:
         text = "its text cannot be had"
     # frames of Python's importer say nothing, and a SyntaxError names its own place
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen ")]
+    # an assertion of others often has no text but its line
+    text = text or (frames[-1].line or "" if frames else "")
     place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames and not isinstance(error, SyntaxError) else ""
     return f"{type(error).__name__}: {text}{place}"

@@ -88,7 +88,8 @@ def target_of(name: str) -> Target | None:
     first = attribute.split(".")[0]
     if names and first not in names:
         near = get_close_matches(first, names[:MOST_COMPARED], n=2)
-        raise SelectionError(f"{place} defines no {first!r}; it has {', '.join(near or names[:8])}")
+        rest = [name for name in names if name not in near]
+        raise SelectionError(f"{place} defines no {first!r}; it has {', '.join(near + rest[:8])}")
     parts = [file.stem]
     folder = file.parent
     while (folder / "__init__.py").is_file():

@@ -18,7 +18,7 @@ from ...variants.contract import Variant
 from ..core.errors import Unsupported
 from .case import Answers, Case, Inputs, Kind, Measured, NotApplicable, RunSetting, after_steps, gap, jitter
 from .twins import EAGER
-from .variant import build
+from .variant import build, resized
 
 SMALL_LENGTH = 13
 SMALL_HEADS = 8
@@ -181,7 +181,7 @@ def small(case: Case, kind: Kind, dropout: float = 0.0) -> Case | None:
     heads = (SMALL_HEADS, shape.heads) if shape.kv_heads == shape.heads < SMALL_HEADS else (shape.heads,)
     for number, max_length in [(number, length) for number in heads for length in lengths]:
         groups = number if number != shape.heads else shape.kv_heads
-        sized = replace(shape, heads=number, kv_heads=groups, max_length=max_length)
+        sized = resized(shape, heads=number, kv_heads=groups, max_length=max_length)
         try:
             module = build(case.factory, sized, case.seed)
         except Unsupported:

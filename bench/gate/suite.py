@@ -103,7 +103,8 @@ class Property:
             frames = traceback.extract_tb(error.__traceback__)
             own = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)][-1]
             line = f"line {own.lineno} of {Path(own.filename).name}"
-            message = str(error).partition("\n")[0]
+            # an assertion of others often has no text but its line
+            message = str(error).partition("\n")[0] or own.line
             answer = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {message} ({line})")
         if isinstance(answer, NotApplicable):
             return GateResult(property=self.name, held=None, measured=answer.found.value, detail=answer.reason)

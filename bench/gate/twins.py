@@ -19,7 +19,7 @@ from ...variants.contract import AttentionShape, Variant
 from ..core.errors import Unsupported
 from .case import PARTS, Answers, Case, Inputs, Measured, NotApplicable, RunSetting, gap
 from .numerics import SoftmaxReference
-from .variant import VariantFactory, VariantSource, build, with_heads
+from .variant import VariantFactory, VariantSource, build, resized, with_heads
 
 FACTOR = 4
 NUDGES = 8
@@ -82,10 +82,7 @@ def grouped_heads(case: Case) -> Answers:
         shared = next(number for number in range(heads // 2, 0, -1) if heads % number == 0)
     yield from _grouped(case, heads, shared)
     # the heads of the shape may be prime or all share one key, where no order is wrong
-    many = replace(case.shape, heads=GROUPED[0], kv_heads=GROUPED[0])
-    if case.shape.hidden_width == case.shape.width:
-        # a layer splits its states into heads
-        many = replace(many, hidden_width=many.width)
+    many = resized(case.shape, heads=GROUPED[0], kv_heads=GROUPED[0])
     try:
         more = Case(case.factory, many, seed=case.seed)
     except Unsupported as refusal:
@@ -172,9 +169,9 @@ def _sizes(case: Case) -> list[Case]:
     if "sizes" not in case.memo:
         found = [each for each in case.cases if each.dtype == case.dtype]
         for head_dim, heads in () if case.interpreted else HEAD_DIMS:
-            shape = replace(case.shape, head_dim=head_dim)
+            shape = resized(case.shape, head_dim=head_dim)
             every = shape.kv_heads == shape.heads and heads > shape.heads
-            shape = replace(shape, heads=heads, kv_heads=heads) if every else with_heads(shape, heads)
+            shape = resized(shape, heads=heads, kv_heads=heads) if every else with_heads(shape, heads)
             setting = RunSetting(min(shape.max_length, 47))
             with suppress(Unsupported):
                 found.append(Case(case.factory, shape, setting, case.seed, thorough=case.thorough))

@@ -79,4 +79,10 @@ def with_heads(shape: AttentionShape, heads: int, least: int = 1) -> AttentionSh
     """`shape` with at most `heads` heads, or `least` groups of them where that is more; as many of them share a key."""
     group = shape.heads // shape.kv_heads
     groups = min(shape.kv_heads, max(least, min(heads, shape.heads) // group))
-    return replace(shape, heads=groups * group, kv_heads=groups)
+    return resized(shape, heads=groups * group, kv_heads=groups)
+
+
+def resized(shape: AttentionShape, **changes: int) -> AttentionShape:
+    """`shape` with other heads; a hidden state as wide as all heads together stays so, since a layer splits it."""
+    made = replace(shape, **changes)
+    return replace(made, hidden_width=made.width) if shape.hidden_width == shape.width else made

@@ -128,6 +128,7 @@ CAUSES = {
 def _failure(result: GateResult) -> str:
     """A red property: what was measured, what is allowed, where, and the usual cause."""
     numbers = f"error {result.measured:.2g}, allowed {result.allowed:.2g}" if result.allowed == result.allowed else ""
-    cause = CAUSES.get(result.property, "")
+    # what raises has another cause, and says it
+    cause = CAUSES.get(result.property, "") if not result.detail.startswith("raised ") else ""
     said = "; ".join(filter(None, [numbers, result.detail, f"usual cause: {cause}" if cause else ""]))
     return f"{result.property}: {said}".removesuffix(": ")

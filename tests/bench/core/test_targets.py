@@ -75,7 +75,7 @@ def test_what_is_named_by_its_place_is_never_ours(folder):
     ("name", "message"),
     [
         ("absent.py:Mine", "no file 'absent.py' here, in "),
-        ("mine.py:sharpen", "defines no 'sharpen'; it has sharp"),
+        ("mine.py:sharpen", "defines no 'sharpen'; it has sharp, Wrong"),
         ("no_such_kit.layers:Mine", "no module 'no_such_kit.layers'"),
         ("mine.py", "say what in that file: mine.py:Wrong, mine.py:sharp"),
         ("mines.py", "FILE.py:NAME"),

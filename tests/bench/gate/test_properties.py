@@ -209,6 +209,10 @@ def test_a_kink_on_the_way_is_no_wrong_gradient() -> None:
 def test_fewer_heads_share_keys_as_all_do(heads: int, kv_heads: int, found: tuple[int, int]) -> None:
     shape = with_heads(replace(SHAPE, heads=heads, kv_heads=kv_heads), 5, 2)
     assert (shape.heads, shape.kv_heads) == found
+    # a layer splits its state into heads, and a state of another width is the caller's
+    whole = AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=16, max_length=8)
+    assert with_heads(whole, 5, 2).hidden_width == 16 * found[0]
+    assert with_heads(replace(whole, hidden_width=24), 5, 2).hidden_width == 24
 
 
 def test_an_unknown_name_is_an_error_and_no_finding() -> None:
