@@ -1,5 +1,5 @@
 """attnbench: which attention should I use, and is this new one really better?"""
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = ["AttnbenchError", "audit", "boards", "check", "choose", "compare", "plan", "probe", "records", "register",
            "run", "status"]
 

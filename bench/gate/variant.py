@@ -82,7 +82,7 @@ def with_heads(shape: AttentionShape, heads: int, least: int = 1) -> AttentionSh
     return resized(shape, heads=groups * group, kv_heads=groups)
 
 
-def resized(shape: AttentionShape, **changes: int) -> AttentionShape:
+def resized(shape: AttentionShape, **changes: Any) -> AttentionShape:
     """`shape` with other heads; a hidden state as wide as all heads together stays so, since a layer splits it."""
     made = replace(shape, **changes)
     return replace(made, hidden_width=made.width) if shape.hidden_width == shape.width else made
