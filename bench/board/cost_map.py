@@ -185,17 +185,17 @@ def _headline(filled: dict[str, list[TableCell]], codes: dict[str, dict[str, Non
     groups: dict[str, list[str]] = {"Faster": [], "Slower": [], "depends": []}
     settings = max(map(len, filled.values()))
     for name in sorted(set(filled) - {REFERENCE}):
-        faster, slower = _told(filled[name])
-        every = len(filled[name])
-        remarks = [f"{every} of {settings}"] * (every < settings)
-        remarks += ["eager"] * (bool(slower) and set(codes[name]) == {"eager"})
+        (faster, slower), every = _told(filled[name]), len(filled[name])
+        slow_code = bool(slower) and set(codes[name]) == {"eager"}
+        remarks = [f"timed in {every}"] * (every < settings) + ["eager"] * slow_code
         said_of = f"{name} ({'; '.join(remarks)})" if remarks else name
         groups["Faster" if faster == every else "Slower" if slower == every else "depends"].append(said_of)
     said = [f"{word} than {REFERENCE} wherever timed: {', '.join(groups[word])}." for word in ("Faster", "Slower")
             if groups[word]]  # fmt: skip
     if groups["depends"]:
         said.append(f"By setting and length: {', '.join(groups['depends'])}.")
-    return " ".join([*said, f"Cells are time over {REFERENCE}'s: 0.25 is four times as fast."])
+    said.append(f"No number: timed in all {settings}. Cells are time over {REFERENCE}'s: 0.25 is four times as fast.")
+    return " ".join(said)
 
 
 def _board(part: _Part, names: Sequence[str]) -> Board:
