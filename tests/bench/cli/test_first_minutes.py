@@ -74,7 +74,7 @@ def test_a_shell_asks_for_completions_and_gets_them() -> None:
 
 def test_choose_without_a_length_shows_what_it_can_answer(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["choose", "--results", RESULTS])
-    assert shown.exit_code == 0 and "a training step at 128, 256, 512" in shown.output
+    assert shown.exit_code == 0 and "a training step at 128, 192, 256, 512" in shown.output
     command = shown.output.split("`attnbench choose --length ")[1].split("`")[0]
     answer = CliRunner().invoke(app, ["choose", "--length", *shlex.split(command)])
     assert answer.exit_code == 0 and "Which attention costs least" in answer.output
