@@ -156,8 +156,8 @@ def test_nine_of_ten_committed_timings_lie_within_a_factor_of_two() -> None:
 
 @pytest.mark.parametrize(
     ("point", "seconds"),
-    [("length=4096", 278.1), ("length=256,mode=forward", 28.1), ("length=512,level=block", 37.0),
-     ("length=2048,mode=decode", 32.6)],
+    [("length=4096", 300.0), ("length=256,mode=forward", 13.0), ("length=512,level=block", 68.0),
+     ("length=2048,mode=decode", 13.0)],
 )  # fmt: skip
 def test_a_committed_timing_of_the_suite_sweep_lies_within_a_factor_of_two(
     point: str, seconds: float, tmp_path: Path
