@@ -136,7 +136,7 @@ START_SECONDS = 4.0
 GATE_SECONDS, OTHER_PASSES, LEAST_SAMPLE, USUAL_ROUNDS = 0.5, 11, 0.015, 90
 """Of a timing: the gate of a variant at few positions; its passes outside of the rounds (gate, warm-up, memory);
 seconds of a sample of short work, which is repeated; rounds until an interval is narrow enough. They are fitted to the
-committed Records of 42 timings, of which 9 in 10 lie within a factor of 2."""
+committed Records of 42 timings, of which 37 lie within a factor of 2."""
 
 UNSAID_EXAMPLES = 2000
 """Examples of a split of which a recipe takes all."""
@@ -233,7 +233,7 @@ def block_seconds(
 ) -> float:
     """What one timing of all these variants takes: gates, fills, rounds, and what is measured after them."""
     limit = max(setting["timing_seconds"], LEAST_LIMIT) if "level" in setting else math.inf
-    total, units, samples = GATE_SECONDS * len(counted), [], []
+    total, units, samples = START_SECONDS + GATE_SECONDS * len(counted), [], []
     for spec, found in counted.items():
         fill, unit = _timed_unit(setting, model, found, rates)
         total += fill
