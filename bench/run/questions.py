@@ -100,7 +100,7 @@ class TryBuild(Request[str]):
 
 @dataclass(frozen=True, slots=True)
 class SeesOrder(Request[bool]):
-    """Whether two neighbouring keys of the past that change places change an output, as under rotary positions."""
+    """Whether two neighbouring tokens of the past that change places change an output, as under rotary positions."""
 
     variant: Spec
 
@@ -112,10 +112,10 @@ class SeesOrder(Request[bool]):
             query, key, value = torch.randn(3, 1, shape.heads, shape.max_length, shape.head_dim)
             hidden = [torch.randn(1, shape.max_length, shape.hidden_width)] if variant.takes_hidden else []
             swapped = [0, 1, 2, 3, 5, 4, 6, 7]
-            # what a variant reads from the hidden state belongs to the queries, which stay
+            # a layer makes its keys and values from the hidden state
             before, after = (
-                variant(query, k, v, Mask(causal=True), *hidden)[:, :, -1]
-                for k, v in ((key, value), (key[:, :, swapped], value[:, :, swapped]))
+                variant(query, key[:, :, at], value[:, :, at], Mask(causal=True), *(x[:, at] for x in hidden))[:, :, -1]
+                for at in ([*range(8)], swapped)
             )
         return not torch.allclose(before, after, atol=1e-4)
 

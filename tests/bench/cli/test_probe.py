@@ -105,6 +105,22 @@ def test_only_a_variant_with_positions_of_its_own_sees_the_order_of_keys(name, s
     assert SeesOrder(Spec(name)).answer(None) is sees
 
 
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+def test_a_layer_that_makes_its_keys_sees_their_order_where_distance_counts(slope, tmp_path):
+    code = f"""
+import torch
+class Mine(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+    def forward(self, x):
+        at = torch.arange(x.shape[1])
+        scores = x @ x.mT / 99 - {slope} * (at[:, None] - at)
+        return scores.masked_fill(at > at[:, None], -torch.inf).softmax(-1) @ x
+"""
+    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
+    assert SeesOrder(Spec.parse(f"{tmp_path / 'mine.py'}:Mine")).answer(None) is bool(slope)
+
+
 def test_the_variant_whose_gate_runs_is_said_before(monkeypatch, tmp_path):
     said = []
 
