@@ -136,7 +136,7 @@ def test_four_of_five_committed_trainings_lie_within_a_factor_of_two() -> None:
 
 @pytest.mark.slow
 def test_four_of_five_committed_timings_lie_within_a_factor_of_two() -> None:
-    """One clock a timing: its latest Record has the time of all. Outside: short decoding, and a fill by 4,080 steps."""
+    """One clock a timing: its latest Record has the time of all. Outside: short decoding, and a slow gate."""
     kept: dict[Any, list[Any]] = {}
     for record in attnbench.records(RESULTS):
         if record.cell.lane == "time" and record.cell.preset.name == "quick":
