@@ -20,6 +20,7 @@ from ..core.errors import AttnbenchError, PluginError
 from ..core.protocol import LEAST_ROUNDS
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
+from ..gate.case import SEQUENCE_SECONDS
 from ..measure.flops import BACKWARD, VISIBLE, FlopCounter, dense_flops
 from ..models.blocks import attention_shape
 from ..plan.facts import recipe_facts
@@ -133,10 +134,13 @@ SENTENCE, DECODED, BEAMS = 30, 60, 4
 START_SECONDS = 4.0
 """The gate and the reading of data, before a training."""
 
-GATE_SECONDS, OTHER_PASSES, LEAST_SAMPLE, USUAL_ROUNDS = 0.5, 11, 0.015, 90
-"""Of a timing: the gate of a variant at few positions; its passes outside of the rounds (gate, warm-up, memory);
-seconds of a sample of short work, which is repeated; rounds until an interval is narrow enough. They are fitted to the
-committed Records of 42 timings, of which 37 lie within a factor of 2."""
+TIMING_START, GATE_SECONDS, OTHER_PASSES, LEAST_SAMPLE, USUAL_ROUNDS = 2.0, 0.3, 14, 0.015, 110
+"""Of a timing: its start; the gate of a variant at few positions; its passes outside of the rounds (gate, warm-up,
+memory); seconds of a sample of short work, which is repeated; rounds until an interval is narrow enough. They are
+fitted to the committed Records of 42 timings, of which 39 lie within a factor of 2."""
+
+GATE_PASSES, WHOLE_PASSES = 8, 2
+"""Before a decoding, forward passes of the gate: with one head where all of them take long, and with all heads."""
 
 UNSAID_EXAMPLES = 2000
 """Examples of a split of which a recipe takes all."""
@@ -214,37 +218,52 @@ class Estimator:
             setting = {**setting, "length": SENTENCE, "batch": setting["tokens"] / SENTENCE}
         shape = AttentionShape(heads=COUNTED_HEADS, head_dim=model.shape.head_dim, causal=model.shape.causal,
                                max_length=COUNTED_LENGTHS[-1])  # fmt: skip
-        counted: dict[Spec, Counted] = {}
+        # a timing that decodes fills a state, and its gate makes whole passes
+        kinds = (False, True) if setting.get("mode") == "decode" else (False,)
+        counted: dict[Spec, tuple[Counted, ...]] = {}
         for spec in variants if cell.lane == "time" else [cell.variant]:
             with suppress(PluginError):
-                if found := ask(VARIANTS, spec.name, CountWork(spec, shape, setting.get("mode") == "decode")):
-                    counted[spec] = found
+                found = [ask(VARIANTS, spec.name, CountWork(spec, shape, fills)) for fills in kinds]
+                if all(found):
+                    counted[spec] = tuple(each for each in found if each)
         if cell.variant not in counted:
             return {}
         if cell.lane == "time":
             known = machines(self.resources.device.type, self.resources.time_threads)
             return {each.name: block_seconds(setting, model, counted, each) / len(counted) for each in known}
         known = machines(self.resources.device.type, self.resources.train_threads)
-        return {each.name: training_seconds(setting, model, counted[cell.variant], each) for each in known}
+        return {each.name: training_seconds(setting, model, counted[cell.variant][0], each) for each in known}
 
 
 def block_seconds(
-    setting: Mapping[str, Any], model: ModelFacts, counted: Mapping[Spec, Counted], rates: Rates
+    setting: Mapping[str, Any], model: ModelFacts, counted: Mapping[Spec, Sequence[Counted]], rates: Rates
 ) -> float:
-    """What one timing of all these variants takes: gates, fills, rounds, and what is measured after them."""
+    """What one timing of all these variants takes: gates, fills, rounds, and what is measured after them.
+
+    `counted`: of a pass and, where the timing decodes, of filling a state.
+    """
     limit = max(setting["timing_seconds"], LEAST_LIMIT) if "level" in setting else math.inf
-    total, units, samples = START_SECONDS + GATE_SECONDS * len(counted), [], []
+    decodes = setting.get("mode") == "decode"
+    total, units, samples = TIMING_START + GATE_SECONDS * len(counted), [], []
     for spec, found in counted.items():
-        fill, unit = _timed_unit(setting, model, found, rates)
-        total += fill
+        fill, unit = _timed_unit(setting, model, found[-1], rates)
+        total += fill + (_gate_seconds(setting, found[0], rates) if decodes else 0.0)
         if unit > limit:
             total += 2 * unit  # it leaves with the outcome `timeout`
             continue
         units.append(unit)
-        # the null control is the reference once more
-        samples += [max(unit, LEAST_SAMPLE)] * (2 if spec.name == REFERENCE else 1)
+        # the null control is the reference once more; a sample that begins with a filled state is not repeated
+        samples += [unit if decodes else max(unit, LEAST_SAMPLE)] * (2 if spec.name == REFERENCE else 1)
     rounds = max(LEAST_ROUNDS, min(setting["timing_seconds"] / sum(samples), USUAL_ROUNDS)) if samples else 0
     return float(total + OTHER_PASSES * sum(units) + rounds * sum(samples))
+
+
+def _gate_seconds(setting: Mapping[str, Any], counted: Counted, rates: Rates) -> float:
+    """Of the gate at the measured length, one sequence a pass."""
+    forward = at_length(counted, setting["length"]) / (1 + BACKWARD)
+    whole = rates.seconds(forward * [setting["heads"], setting["heads"], 1])
+    affordable = whole if whole <= SEQUENCE_SECONDS else rates.seconds(forward)
+    return GATE_PASSES * affordable + WHOLE_PASSES * whole
 
 
 def _timed_unit(setting: Mapping[str, Any], model: ModelFacts, counted: Counted, rates: Rates) -> tuple[float, float]:

@@ -135,8 +135,8 @@ def test_four_of_five_committed_trainings_lie_within_a_factor_of_two() -> None:
 
 
 @pytest.mark.slow
-def test_four_of_five_committed_timings_lie_within_a_factor_of_two() -> None:
-    """One clock a timing: its latest Record has the time of all. Outside: short decoding, and a slow gate."""
+def test_nine_of_ten_committed_timings_lie_within_a_factor_of_two() -> None:
+    """One clock a timing: its latest Record has the time of all."""
     kept: dict[Any, list[Any]] = {}
     for record in attnbench.records(RESULTS):
         if record.cell.lane == "time" and record.cell.preset.name == "quick":
@@ -151,7 +151,7 @@ def test_four_of_five_committed_timings_lie_within_a_factor_of_two() -> None:
         shares = [Estimator(resources)(cell, variants).get("processor", 0.0) for cell in counted]
         ratios.append(sum(shares) / max(record.seconds for record in block))
     near = sum(0.5 < ratio < 2 for ratio in ratios) / len(ratios)
-    assert near >= 0.8, f"{near:.2f} of {len(ratios)}"
+    assert near >= 0.9, f"{near:.2f} of {len(ratios)}"
 
 
 @pytest.mark.parametrize(
