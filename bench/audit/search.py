@@ -67,6 +67,13 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, is_c
     """The arguments of torch's attention, which is built in and tells no signature."""
 
 
+USABLE = (
+    "A call may name m, the module, and x, or q, k and v, or ids, which are tokens; also valid, seen, pairs, bias, "
+    "positions and rotary(16)"
+)
+"""The end of a sentence on a call that does not run."""
+
+
 def plain_call(target: Any, call: Call) -> Convention:
     """The call without padding: the first trial that runs. Raises Unclear where none does."""
     failures = []
@@ -89,7 +96,7 @@ def plain_call(target: Any, call: Call) -> Convention:
             if isinstance(found, Convention):
                 return found
             failures.append(f"{trial.plain} on {size} gave {found}")
-    raise Unclear(_question(target, failures))
+    raise Unclear(f"{failures[0]}. {USABLE}" if call else _question(target, failures))
 
 
 def _tried(target: Any, trial: Convention, turn: str, call: Call) -> Convention | str:
@@ -134,8 +141,7 @@ def _question(target: Any, failures: list[str]) -> str:
     said = ", ".join(["q, k, v" if three else "x", *(f"{name}=…" for name in names[3 if three else 1 :])])
     text = (
         f"how is it called? Nothing that was tried gave one output for each position ({likely}). Say it by `--call`, "
-        f"such as 'm({said})': an expression of the module m and of x, of q, k, v or of ids, which may name valid, "
-        "bias, positions and rotary(16); or name a module of your file that needs no more"
+        f"such as 'm({said})'. {USABLE}; or name a module of your file that needs no more"
     )
     without = sorted(name for name, each in _tensors(target) if each.is_meta)
     return f"{text}. On the device meta, without values: {', '.join(without[:3])}" if without else text

@@ -31,17 +31,19 @@ NEEDS = {
 """What a shape must have for a property, and the reason where it does not."""
 
 CAUSES = {
+    "deterministic": "a draw in the forward pass; draw in the constructor",
     "causal": "a mask that is missing or shifted, or a mean or a norm over all positions",
     "aligned at the last key": "a causal mask that begins at the first key",
-    "padding content": "a sum, a mean or a maximum over padded keys",
+    "padding content": "a sum, a mean or a maximum over padded keys; `mask.allowed` says which are",
     "padding length": "a mask taken from the first sequence, or a size that counts padded keys",
     "batch independence": "a statistic over the batch",
-    "masked rows": "a softmax over no key",
+    "padding without numbers": "0 times NaN is NaN; set padded values to 0 before the product",
+    "masked rows": "a softmax over no key; set the output there to 0",
     "bounds": "bounds ignored, off by one, or taken from the first sequence",
     "packed sequences": "one mask for the whole row",
     "grouped heads": "keys repeated in turn; heads of a group stand side by side",
-    "bfloat16": "scores or sums in half precision; keep them in float32",
-    "float16": "scores or sums in half precision; keep them in float32",
+    "bfloat16": (in_half := "scores, a sum or a rotation in half precision; keep it in float32"),
+    "float16": in_half,
     "dropout mean": "dropped weights that are not divided by 1 - rate",
 }
 """What is mostly wrong where a property fails."""
@@ -111,7 +113,7 @@ class Property:
         value, allowed, detail = answer.value, answer.allowed, answer.detail
         held = value <= allowed
         if not held and self.name in CAUSES and not detail.startswith("raised "):
-            detail += f"; likely {CAUSES[self.name]}"
+            detail += f"; usual cause: {CAUSES[self.name]}"
         return GateResult(property=self.name, held=held, measured=value, allowed=allowed, detail=detail)
 
     def _answer(self, first: Case) -> Answer:

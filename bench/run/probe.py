@@ -71,12 +71,15 @@ def run_probe(
     # the variant and the reference side by side, a core each
     jobs = 2 if place.type == "cpu" and (os.cpu_count() or 1) > 1 else None
     found: list[Record] = []
-    for task, at_rate in presets.items():
-        found += run(spec, task, preset=at_rate, lanes="train", jobs=jobs)
+    pair = tuple(dict.fromkeys((Spec(REFERENCE), spec)))
+    for at, (task, at_rate) in enumerate(presets.items(), 1):
+        notice(f"part {at} of {len(presets) + 1}: {task}")
+        found += run(pair, task, preset=at_rate, lanes="train", jobs=jobs)
         if examined.sees_order:
             rotary = Spec.of(at_rate.name, **dict(at_rate.parameters) | {"positions": "rope"})
             found = [record for record in found if record.cell.variant == spec or record.cell.preset.get("positions")]
             found += run(REFERENCE, task, preset=rotary, lanes="train", jobs=jobs)
+    notice(f"part {len(presets) + 1} of {len(presets) + 1}: time at {len(SWEPT_LENGTHS)} lengths")
     causal = {"causal": True} if examined.only_causal else {}
     points = [Spec.of("sweep", length=length, **causal) for length in SWEPT_LENGTHS]
     timing = Spec.of("quick", timing_seconds=TIMING_SECONDS) if preset.name == "quick" else Spec(preset.name)
@@ -85,7 +88,7 @@ def run_probe(
         examined=examined,
         trained=tuple(record for record in found if record.cell.variant == spec),
         beside=tuple(record for record in found if record.cell.variant.name == REFERENCE != spec.name),
-        timed=tuple(run(spec, points, preset=timing)),
+        timed=tuple(run(pair, points, preset=timing)),
     )
 
 
@@ -115,20 +118,7 @@ def examined_by(report: CheckReport) -> Examined:
     )
 
 
-CAUSES = {
-    "bfloat16": (in_half := "a step computed in half precision, such as a rotation or a sum: compute it in float32"),
-    "float16": in_half,
-    "causal": "a key after the query takes part: mask before normalizing, and leave later keys out of every mean",
-    "padding content": "a padded key takes part: use `mask.allowed`, and leave padding out of every mean",
-    "deterministic": "a draw in the forward pass: draw in the constructor",
-}
-"""The usual cause of a red property, by its name."""
-
-
 def _failure(result: GateResult) -> str:
     """A red property: what was measured, what is allowed, where, and the usual cause."""
     numbers = f"error {result.measured:.2g}, allowed {result.allowed:.2g}" if result.allowed == result.allowed else ""
-    # what raises has another cause, and says it
-    cause = CAUSES.get(result.property, "") if not result.detail.startswith("raised ") else ""
-    said = "; ".join(filter(None, [numbers, result.detail, f"usual cause: {cause}" if cause else ""]))
-    return f"{result.property}: {said}".removesuffix(": ")
+    return f"{result.property}: {'; '.join(filter(None, [numbers, result.detail]))}".removesuffix(": ")

@@ -209,6 +209,11 @@ def test_an_unclear_mask_is_a_question_with_choices():
         recognise(lambda a, b: a)
 
 
+def test_a_given_call_that_fails_is_answered_by_its_cause():
+    with pytest.raises(Unclear, match=r"^m\(x, mask=vald\) on .* raised NameError: name 'vald' .*\. A call may name m"):
+        recognise(Blurred(), call="m(x, mask=vald)")
+
+
 @pytest.mark.parametrize("call", ["m(x, mask=valid)", lambda m, x, valid: m(x, mask=valid)])
 def test_a_given_call_replaces_the_search(call):
     subject, x = recognise(Blurred(), call=call), torch.randn(2, 64, 48)

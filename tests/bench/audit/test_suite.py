@@ -375,13 +375,16 @@ def test_the_command_audits_a_file_in_a_child(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["attnbench", "audit", "mine.py:Mine[dim=24]", "--compile", "none"])
     assert main() == 0
-    assert "a layer (B, N, 24)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "a layer (B, N, 24)" in said and said.endswith("\nnothing fails\n")
     monkeypatch.setattr("sys.argv", ["attnbench", "audit", "mine.py:Missing"])
     assert main() == 2
     assert "mine.py defines no 'Missing'; it has Mine" in capsys.readouterr().err
-    monkeypatch.setattr(
-        "sys.argv", ["attnbench", "audit", "mine.py:Mine", "--json", "--call", "m(x).flip(1)", "--causal"]
-    )
+    flipped = ["attnbench", "audit", "mine.py:Mine", "--call", "m(x).flip(1)", "--causal"]
+    monkeypatch.setattr("sys.argv", flipped)
+    assert main() == 1
+    assert "\nfails: future, gradients" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", [*flipped, "--json"])
     assert main() == 1
     assert '"verdict": "fails"' in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", [*sys.argv, "--by-design", "future,gradients"])

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -17,8 +18,9 @@ from attnbench.bench.core.probe import Examined
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import report as gate_report
+from attnbench.bench.gate.case import Measured
 from attnbench.bench.gate.report import CheckReport, Setting
-from attnbench.bench.gate.suite import GateResult
+from attnbench.bench.gate.suite import Property
 from attnbench.bench.run.events import LoggingListener
 from attnbench.bench.run.probe import examined_by
 from attnbench.bench.run.questions import SeesOrder
@@ -121,24 +123,29 @@ class Mine(torch.nn.Module):
     assert SeesOrder(Spec.parse(f"{tmp_path / 'mine.py'}:Mine")).answer(None) is bool(slope)
 
 
+class Told(LoggingListener):
+    def __init__(self, said):
+        super().__init__()
+        self.notice = said.append
+
+
 def test_the_variant_whose_gate_runs_is_said_before(monkeypatch, tmp_path):
     said = []
-
-    class Told(LoggingListener):
-        notice = said.append
-
     monkeypatch.setattr(
         api, "check", lambda spec, device: CheckReport(name="", results=(), seconds=0.0, problem=said[0])
     )
-    found = attnbench.probe("rela", results=tmp_path, progress=Told())
+    found = attnbench.probe("rela", results=tmp_path, progress=Told(said))
     assert said == ["gate: testing rela"] and found.lines[0].text == said[0]
 
 
 def test_a_red_property_has_its_value_its_limit_and_a_cause():
-    red = GateResult(property="bfloat16", held=False, measured=0.0129, allowed=0.0087, detail="512 long")
+    found = Measured(0.0129, 0.0087, "512 long")
+    red = Property("bfloat16", lambda case: iter([found])).examine(SimpleNamespace(affordable=None))
     setting = Setting(causal=True, cross=False, padding=True)
     (said,) = examined_by(CheckReport(name="mine", results=((setting, red),), seconds=1.0)).failures
-    assert said.startswith("bfloat16: error 0.013, allowed 0.0087; 512 long; usual cause: a step computed in half")
+    assert said.startswith(
+        "bfloat16: error 0.013, allowed 0.0087; 512 long; usual cause: scores, a sum or a rotation in half"
+    )
 
 
 @pytest.mark.slow
@@ -148,7 +155,11 @@ def test_a_red_property_has_its_value_its_limit_and_a_cause():
 def test_a_probe_goes_from_the_gate_to_the_page_and_measures_nothing_twice(variant, tasks, monkeypatch, tmp_path):
     monkeypatch.setattr("attnbench.bench.run.probe.SWEPT_LENGTHS", (32, 64))
     monkeypatch.setattr(gate_report, "LENGTH", 96)
-    found = attnbench.probe(variant, preset="smoke", results=tmp_path)
+    said = []
+    found = attnbench.probe(variant, preset="smoke", results=tmp_path, progress=Told(said))
+    parts = [f"part {at} of {len(tasks) + 1}: {what}" for at, what in enumerate([*tasks, "time at 2 lengths"], 1)]
+    assert [text for text in said if text.startswith("part ")] == parts
+    assert not any("softmax was added" in text for text in said)
     assert [line.topic for line in found.lines] == ["gate", *tasks, "cost", "nearest"]
     assert found.passed and found.complete and "padding-safe" in found.headline
     assert "softmax" in found.lines[-1].text
