@@ -129,7 +129,7 @@ def empty_rows(subject: Subject, claims: bool) -> Finding:
     if not bool(output[0].isfinite().all()):
         text = "a sequence without a token makes others NaN"
     elif any(not bool(each.isfinite().all()) for each in gradients if each is not None):
-        text = "gradients are NaN where one sequence has no token, whose outputs no loss reads"
+        text = "gradients are NaN where one sequence has no token (and perhaps wherever a position sees none)"
     else:
         text = "" if bool(output[1].isfinite().all()) else "ok (its own outputs are NaN)"
         return Finding(name="empty rows", verdict="ok", size=0.0, text=text)

@@ -47,6 +47,17 @@ class AuditReport:
     def failures(self) -> tuple[Finding, ...]:
         return tuple(each for each in self.findings if each.verdict == "fails")
 
+    @property
+    def verdict(self) -> str:
+        """The findings that make it true or not.
+
+        >>> AuditReport(target="m", findings=(Finding(name="padding", verdict="question"),)).verdict
+        'nothing fails; not decided: padding'
+        """
+        unclear = ", ".join(each.name for each in self.findings if each.verdict == "question")
+        failed = ", ".join(each.name for each in self.failures)
+        return (f"fails: {failed}" if failed else "nothing fails") + (f"; not decided: {unclear}" if unclear else "")
+
     def __bool__(self) -> bool:
         return not self.question and all(each.verdict not in ("fails", "question") for each in self.findings)
 

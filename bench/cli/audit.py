@@ -53,7 +53,7 @@ def audit(
             say(f"called as {report.convention}")
         say(str(report))
         if report.findings:
-            say(f"fails: {', '.join(each.name for each in report.failures)}" if report.failures else "nothing fails")
+            say(report.verdict)
         for failure in report.failures if reproduce else ():
             say("\n".join(("", f"# {failure}", *report.reproduction(failure.name))))
     if any(report.failures for report in reports):

@@ -370,14 +370,14 @@ def _split_outside_brackets(text: str, separator: str = ",", keeps: bool = False
     while at < len(text):
         depth += (text[at] in opens) - (text[at] in closes)
         if depth < 0:
-            raise SelectionError(f"expected a closing bracket for each opening one, got {text!r}")
+            raise SelectionError(f"{text[at]!r} closes nothing in {text!r}")
         if depth == 0 and text.startswith(separator, at):
             parts.append(text[start:at])
             at = start = at + len(separator)
         else:
             at += 1
     if depth:
-        raise SelectionError(f"expected a closing bracket for each opening one, got {text!r}")
+        raise SelectionError(f"a bracket is not closed in {text!r}")
     parts = [part.strip() for part in (*parts, text[start:])]
     if separator != "," and not all(parts):
         raise SelectionError(f"expected a name on each side of `{separator}`, got {text!r}")

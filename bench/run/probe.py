@@ -76,6 +76,7 @@ def run_probe(
         notice(f"part {at} of {len(presets) + 1}: {task}")
         found += run(pair, task, preset=at_rate, lanes="train", jobs=jobs)
         if examined.sees_order:
+            notice(f"{spec} knows positions by itself: softmax is trained with rotary ones too")
             rotary = Spec.of(at_rate.name, **dict(at_rate.parameters) | {"positions": "rope"})
             found = [record for record in found if record.cell.variant == spec or record.cell.preset.get("positions")]
             found += run(REFERENCE, task, preset=rotary, lanes="train", jobs=jobs)
