@@ -89,16 +89,17 @@ def over_lengths(quality: str) -> Chart:
     names = alt.Chart().mark_text(align="left", dx=21, fontSize=11, limit=135)
     names = names.encode(x=x, y=alt.Y("name_at:Q", title=title), text="name:N", description="name:N")
     panels = alt.layer(trained, band, line, leaders, dots, names, data=alt.NamedData("overview_by_length"))
-    said = "mean of the trainings that learned, band from the lowest to the highest; dotted: training length"
-    return _panels(panels, f"Test {quality}, over length: {said}", columns=3)
+    # lines that fit beside one another on a phone
+    said = ("mean of the trainings that learned, band from", "the lowest to the highest; dotted: training length")
+    return _panels(panels, f"Test {quality}, over length:", *said, columns=3)
 
 
-def _panels(panels: Chart, title: str, columns: int) -> Chart:
+def _panels(panels: Chart, *title: str, columns: int) -> Chart:
     """Small charts, one a task, side by side."""
     head = alt.Header(labelFontWeight="bold", labelLimit=330)
     chart = panels.properties(width=250, height=190).facet(
         facet=alt.Facet("task:N", title=None, sort=None, header=head), columns=columns
     )
     return chart.resolve_scale(x="independent", y="independent").properties(
-        title=alt.TitleParams(text=title, anchor="start")
+        title=alt.TitleParams(text=list(title), anchor="start")
     )

@@ -21,13 +21,13 @@ GAINS = (0.01, 0.02, 0.05, 0.1)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the entry of softmax at ten seeds")
+    parser.add_argument("folder", type=Path, help="a results folder with softmax at ten seeds of one preset")
     bits = {
         record.cell.seed: measured.value
         for record in attnbench.records(parser.parse_args().folder)
-        if record.cell.lane == "train" and str(record.cell.variant) == "softmax"
+        if record.cell.lane == "train" and str(record.cell.variant) == "softmax" and record.cell.preset.name == "record"
         for measured in record.measurements
-        if measured.name == METRIC and measured.where == {"split": "test"}
+        if measured.name == METRIC and measured.where.get("split") == "test"
     }
     print(f"softmax at {len(bits)} seeds: {statistics.mean(bits.values()):.4f} bits per character, "
           f"standard deviation {(deviation := statistics.stdev(bits.values())):.4f}")  # fmt: skip

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from small_run import SmallRun
 from typer.testing import CliRunner
 
+import attnbench
 from attnbench.bench.cli import run
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.hashing import content_hash
@@ -47,3 +51,14 @@ def test_an_entry_is_one_folder_of_records_that_validate(
     # of a folder without entries the table says what there is instead
     none = CliRunner().invoke(app, ["record", "--results", "own"])
     assert none.exit_code != 0 and "tinyshakespeare" in str(none.exception)
+
+
+def test_the_page_states_the_noise_of_the_committed_records() -> None:
+    root = Path(attnbench.__file__).parent
+    tool, facts = root / "tools" / "record_noise.py", root / "results" / "facts"
+    said = subprocess.run([sys.executable, tool, facts], capture_output=True, text=True, check=True).stdout
+    page = (root / "docs" / "records.md").read_text(encoding="utf-8")
+    mean, deviation, *seeds = re.findall(r"(\d\.\d{4}) bits|deviation (\S+)|with (\d+) seeds", said)
+    assert f"{float(mean[0]):.3f} bits, standard deviation {float(deviation[1]):.3f}" in page
+    told = re.findall(r"with (\d+)[ ,.]", page.partition("How many seeds")[2].partition("## ")[0])
+    assert [int(each[2]) for each in reversed(seeds)] == [int(each) for each in told] and len(told) == 4
