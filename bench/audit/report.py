@@ -49,11 +49,7 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """The findings that make it true or not.
-
-        >>> AuditReport(target="m", findings=(Finding(name="padding", verdict="question"),)).verdict
-        'nothing fails; not decided: padding'
-        """
+        """The findings that decide, such as `fails: future; not decided: padding`."""
         unclear = ", ".join(each.name for each in self.findings if each.verdict == "question")
         failed = ", ".join(each.name for each in self.failures)
         return (f"fails: {failed}" if failed else "nothing fails") + (f"; not decided: {unclear}" if unclear else "")

@@ -67,13 +67,6 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, is_c
     """The arguments of torch's attention, which is built in and tells no signature."""
 
 
-USABLE = (
-    "A call may name m, the module, and x, or q, k and v, or ids, which are tokens; also valid, seen, pairs, bias, "
-    "positions and rotary(16)"
-)
-"""The end of a sentence on a call that does not run."""
-
-
 def plain_call(target: Any, call: Call) -> Convention:
     """The call without padding: the first trial that runs. Raises Unclear where none does."""
     failures = []
@@ -96,7 +89,7 @@ def plain_call(target: Any, call: Call) -> Convention:
             if isinstance(found, Convention):
                 return found
             failures.append(f"{trial.plain} on {size} gave {found}")
-    raise Unclear(f"{failures[0]}. {USABLE}" if call else _question(target, failures))
+    raise Unclear(_question(target, failures, given=bool(call)))
 
 
 def _tried(target: Any, trial: Convention, turn: str, call: Call) -> Convention | str:
@@ -133,15 +126,18 @@ def picked(output: Any, shape: torch.Size, kind: Kind) -> str | None:
     return next((f"[{key!r}]" for key in keys if fits(output[key])), None)
 
 
-def _question(target: Any, failures: list[str]) -> str:
-    """What to say where no trial ran: the likeliest is tried first, and what it lacks says most."""
+def _question(target: Any, failures: list[str], given: bool) -> str:
+    """What to say where no trial ran, or the given call; the likeliest is tried first, and what it lacks says most."""
     likely = failures[0] if failures else "no argument that could be q, k, v, a hidden state or tokens"
+    usable = "A call may name m, x (or q, k and v, or ids), valid, seen, pairs, bias, positions and rotary(16)"
+    if given:
+        return f"{likely}. {usable}"
     names = _required(target)
     three = [name[:1] for name in names[:3]] == ["q", "k", "v"]
     said = ", ".join(["q, k, v" if three else "x", *(f"{name}=…" for name in names[3 if three else 1 :])])
     text = (
         f"how is it called? Nothing that was tried gave one output for each position ({likely}). Say it by `--call`, "
-        f"such as 'm({said})'. {USABLE}; or name a module of your file that needs no more"
+        f"such as 'm({said})'. {usable}; or name a module of your file that needs no more"
     )
     without = sorted(name for name, each in _tensors(target) if each.is_meta)
     return f"{text}. On the device meta, without values: {', '.join(without[:3])}" if without else text

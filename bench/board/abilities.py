@@ -92,8 +92,8 @@ def _task_cells(board: Board) -> dict[str, AbilityCell]:
         text = cell.shown("bare") + (f" ({counts})" if len(set(counts.split(" of "))) > 1 else "")
         if cell.text:
             hint = f"{row.name}: {cell.text}{said or (row.reason and f'; no rank: {row.reason}')}"
-            unranked = " †" * bool(row.reason and counts)
-            found[row.name] = AbilityCell(text=text + unranked, verdict=verdict, hint=hint)
+            text += " †" * bool(row.reason and counts)
+            found[row.name] = AbilityCell(text=text, verdict=verdict, hint=hint)
     return found
 
 

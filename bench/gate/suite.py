@@ -87,10 +87,6 @@ class Property:
     longest: bool = False
     whole: bool = False
 
-    @property
-    def meaning(self) -> str:
-        return (self.test.__doc__ or "").strip()
-
     def examine(self, first: Case) -> GateResult:
         """A variant that raises has failed, one that declares it cannot has not."""
         try:

@@ -139,9 +139,6 @@ TIMING_START, GATE_SECONDS, OTHER_PASSES, LEAST_SAMPLE, USUAL_ROUNDS = 2.0, 0.3,
 memory); seconds of a sample of short work, which is repeated; rounds until an interval is narrow enough. They are
 fitted to the committed Records of 42 timings, of which 39 lie within a factor of 2."""
 
-GATE_PASSES, WHOLE_PASSES = 8, 2
-"""Before a decoding, forward passes of the gate: with one head where all of them take long, and with all heads."""
-
 UNSAID_EXAMPLES = 2000
 """Examples of a split of which a recipe takes all."""
 
@@ -218,7 +215,6 @@ class Estimator:
             setting = {**setting, "length": SENTENCE, "batch": setting["tokens"] / SENTENCE}
         shape = AttentionShape(heads=COUNTED_HEADS, head_dim=model.shape.head_dim, causal=model.shape.causal,
                                max_length=COUNTED_LENGTHS[-1])  # fmt: skip
-        # a timing that decodes fills a state, and its gate makes whole passes
         kinds = (False, True) if setting.get("mode") == "decode" else (False,)
         counted: dict[Spec, tuple[Counted, ...]] = {}
         for spec in variants if cell.lane == "time" else [cell.variant]:
@@ -238,10 +234,7 @@ class Estimator:
 def block_seconds(
     setting: Mapping[str, Any], model: ModelFacts, counted: Mapping[Spec, Sequence[Counted]], rates: Rates
 ) -> float:
-    """What one timing of all these variants takes: gates, fills, rounds, and what is measured after them.
-
-    `counted`: of a pass and, where the timing decodes, of filling a state.
-    """
+    """What one timing takes: gates, fills, rounds and more. `counted`: a pass and, if it decodes, filling a state."""
     limit = max(setting["timing_seconds"], LEAST_LIMIT) if "level" in setting else math.inf
     decodes = setting.get("mode") == "decode"
     total, units, samples = TIMING_START + GATE_SECONDS * len(counted), [], []
@@ -259,11 +252,11 @@ def block_seconds(
 
 
 def _gate_seconds(setting: Mapping[str, Any], counted: Counted, rates: Rates) -> float:
-    """Of the gate at the measured length, one sequence a pass."""
+    """Forward passes of one sequence by the gate: 8 with one head where all of them take long, 2 with all heads."""
     forward = at_length(counted, setting["length"]) / (1 + BACKWARD)
     whole = rates.seconds(forward * [setting["heads"], setting["heads"], 1])
     affordable = whole if whole <= SEQUENCE_SECONDS else rates.seconds(forward)
-    return GATE_PASSES * affordable + WHOLE_PASSES * whole
+    return 8 * affordable + 2 * whole
 
 
 def _timed_unit(setting: Mapping[str, Any], model: ModelFacts, counted: Counted, rates: Rates) -> tuple[float, float]:

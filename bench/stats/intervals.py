@@ -76,20 +76,6 @@ class Estimate:
         return Estimate(self.value - other.value, self.noise + other.noise)
 
 
-def half_widths(
-    of_seeds: npt.NDArray[np.float64], freedom: npt.NDArray[np.float64], of_test: float, level: float
-) -> npt.NDArray[np.float64]:
-    """As `Estimate.half_width` for many estimates at once: errors over seeds, their degrees of freedom, and one error
-    over test examples.
-
-    >>> half_widths(np.array([3.0]), np.array([2.0]), 4.0, 0.95).round(2).tolist()
-    [15.1]
-    """
-    t = -stdtrit(freedom, (1 - level) / 2)
-    found: npt.NDArray[np.float64] = np.hypot(t * of_seeds, quantile(level, None) * of_test)
-    return found
-
-
 def mean_of(estimates: Sequence[Estimate]) -> Estimate:
     """The mean of independent estimates: of these tasks or lengths, not of others like them.
 

@@ -207,9 +207,6 @@ def test_an_unclear_mask_is_a_question_with_choices():
         recognise(Blurred())
     with pytest.raises(Unclear, match="how is it called"):
         recognise(lambda a, b: a)
-
-
-def test_a_given_call_that_fails_is_answered_by_its_cause():
     with pytest.raises(Unclear, match=r"^m\(x, mask=vald\) on .* raised NameError: name 'vald' .*\. A call may name m"):
         recognise(Blurred(), call="m(x, mask=vald)")
 

@@ -123,18 +123,13 @@ class Mine(torch.nn.Module):
     assert SeesOrder(Spec.parse(f"{tmp_path / 'mine.py'}:Mine")).answer(None) is bool(slope)
 
 
-class Told(LoggingListener):
-    def __init__(self, said):
-        super().__init__()
-        self.notice = said.append
-
-
 def test_the_variant_whose_gate_runs_is_said_before(monkeypatch, tmp_path):
-    said = []
+    said, told = [], LoggingListener()
+    told.notice = said.append
     monkeypatch.setattr(
         api, "check", lambda spec, device: CheckReport(name="", results=(), seconds=0.0, problem=said[0])
     )
-    found = attnbench.probe("rela", results=tmp_path, progress=Told(said))
+    found = attnbench.probe("rela", results=tmp_path, progress=told)
     assert said == ["gate: testing rela"] and found.lines[0].text == said[0]
 
 
@@ -155,8 +150,9 @@ def test_a_red_property_has_its_value_its_limit_and_a_cause():
 def test_a_probe_goes_from_the_gate_to_the_page_and_measures_nothing_twice(variant, tasks, monkeypatch, tmp_path):
     monkeypatch.setattr("attnbench.bench.run.probe.SWEPT_LENGTHS", (32, 64))
     monkeypatch.setattr(gate_report, "LENGTH", 96)
-    said = []
-    found = attnbench.probe(variant, preset="smoke", results=tmp_path, progress=Told(said))
+    said, told = [], LoggingListener()
+    told.notice = said.append
+    found = attnbench.probe(variant, preset="smoke", results=tmp_path, progress=told)
     parts = [f"part {at} of {len(tasks) + 1}: {what}" for at, what in enumerate([*tasks, "time at 2 lengths"], 1)]
     assert [text for text in said if text.startswith("part ")] == parts
     assert not any("softmax was added" in text for text in said)

@@ -6,7 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,6 @@ def shape(length: int = 512) -> AttentionShape:
     return AttentionShape(heads=2, head_dim=16, max_length=length)
 
 
-def test_a_variant_that_refuses_the_shape_has_no_cost_and_stops_no_plan() -> None:
-    assert CountWork(variant=Spec("nsa"), shape=shape()).answer(None) is None  # type: ignore[arg-type]
-
-
 def test_softmax_counts_the_products_of_its_formula_at_any_length() -> None:
     counted = CountWork(Spec("softmax"), shape()).answer(None)
     for length in (*COUNTED_LENGTHS, 4096, 16_384):
@@ -58,8 +54,9 @@ def test_linear_attention_grows_with_the_length_and_softmax_with_its_square() ->
     assert grown["linear"] == pytest.approx(2, rel=0.05) and grown["softmax"] == pytest.approx(4, rel=0.05)
 
 
-def test_what_cannot_run_here_has_no_estimate() -> None:
-    assert CountWork(Spec.parse("entmax15-package"), shape()).answer(None) is None
+@pytest.mark.parametrize("name", ["nsa", "entmax15-package"])
+def test_what_refuses_the_shape_or_cannot_run_here_has_no_cost(name: str) -> None:
+    assert CountWork(Spec.parse(name), shape()).answer(None) is None
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -112,59 +109,40 @@ def test_a_timing_makes_three_rounds_beyond_the_seconds_of_its_preset(tmp_path: 
     assert 5 < short < 60 and 240 < long < 900 and too_long < 2 * long
 
 
-@pytest.mark.slow
-def test_four_of_five_committed_trainings_lie_within_a_factor_of_two() -> None:
-    """One seed of each question, variant and machine of the committed Records that the present presets made."""
-    kept: dict[Any, Any] = {}
-    for record in attnbench.records(RESULTS):
-        cell = record.cell
-        same = cell.lane == "train" and recipe_facts(cell.task, cell.preset).setting["steps"] == record.setting["steps"]
-        if same and record.outcome == "ok" and "packag" not in str(cell) and "impl" not in str(cell):
-            kept[cell.task, cell.variant, cell.preset, record.machine.id, record.machine.threads] = record
-    assert len(kept) > 70
-    ratios = []
-    for record in kept.values():
-        resources = planned_resources(load_suite("smoke-all").executor, record.machine.threads)
-        object.__setattr__(resources, "device", torch.device("cpu"))
-        found = Estimator(resources)(record.cell, ())
-        if found:
-            ratios.append(found["processor"] / record.seconds)
-    assert len(ratios) > 0.95 * len(kept)
-    near = sum(0.5 < ratio < 2 for ratio in ratios) / len(ratios)
-    assert near >= 0.8, f"{near:.2f} of {len(ratios)}"
-
-
-@pytest.mark.slow
-def test_nine_of_ten_committed_timings_lie_within_a_factor_of_two() -> None:
-    """One clock a timing: its latest Record has the time of all."""
-    kept: dict[Any, list[Any]] = {}
-    for record in attnbench.records(RESULTS):
-        if record.cell.lane == "time" and record.cell.preset.name == "quick":
-            kept.setdefault(record.block, []).append(record)
-    assert len(kept) > 40
-    ratios = []
-    for block in kept.values():
+def near(blocks: Iterable[list[Any]]) -> list[bool]:
+    """Whether the estimate is right within a factor of 2, of cells that were timed together, or trained alone."""
+    found = []
+    for block in blocks:
         resources = planned_resources(load_suite("smoke-all").executor, block[0].machine.threads)
         object.__setattr__(resources, "device", torch.device("cpu"))
         counted = [record.cell for record in block if "packag" not in str(record.cell)]
         variants = [cell.variant for cell in counted]
-        shares = [Estimator(resources)(cell, variants).get("processor", 0.0) for cell in counted]
-        ratios.append(sum(shares) / max(record.seconds for record in block))
-    near = sum(0.5 < ratio < 2 for ratio in ratios) / len(ratios)
-    assert near >= 0.9, f"{near:.2f} of {len(ratios)}"
+        if seconds := sum(Estimator(resources)(cell, variants).get("processor", 0.0) for cell in counted):
+            found.append(0.5 < seconds / max(record.seconds for record in block) < 2)  # the latest has the time of all
+    return found
 
 
-@pytest.mark.parametrize(
-    ("point", "seconds"),
-    [("length=4096", 300.0), ("length=256,mode=forward", 13.0), ("length=512,level=block", 68.0),
-     ("length=2048,mode=decode", 13.0)],
-)  # fmt: skip
-def test_a_committed_timing_of_the_suite_sweep_lies_within_a_factor_of_two(
-    point: str, seconds: float, tmp_path: Path
-) -> None:
-    suite = load_suite("sweep")
-    made = attnbench.plan(suite.variants, f"sweep[{point}]", device="cpu", threads=2, results=tmp_path)
-    assert seconds / 2 < made.seconds < 2 * seconds
+@pytest.mark.slow
+def test_four_of_five_committed_trainings_lie_within_a_factor_of_two() -> None:
+    """One seed of each question, variant and machine of the committed Records that the present presets made."""
+    kept: dict[Any, list[Any]] = {}
+    for record in attnbench.records(RESULTS):
+        cell = record.cell
+        same = cell.lane == "train" and recipe_facts(cell.task, cell.preset).setting["steps"] == record.setting["steps"]
+        if same and record.outcome == "ok" and "packag" not in str(cell) and "impl" not in str(cell):
+            kept[cell.task, cell.variant, cell.preset, record.machine.id, record.machine.threads] = [record]
+    found = near(kept.values())
+    assert len(kept) > 70 and len(found) > 0.95 * len(kept) and sum(found) >= 0.8 * len(found), sum(found)
+
+
+@pytest.mark.slow
+def test_nine_of_ten_committed_timings_lie_within_a_factor_of_two() -> None:
+    kept: dict[Any, list[Any]] = {}
+    for record in attnbench.records(RESULTS):
+        if record.cell.lane == "time" and record.cell.preset.name in ("quick", "record"):
+            kept.setdefault(record.block, []).append(record)
+    found = near(kept.values())
+    assert len(found) == len(kept) > 40 and sum(found) >= 0.9 * len(found), sum(found)
 
 
 def test_a_plan_for_a_gpu_answers_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
