@@ -82,7 +82,7 @@ def test_choose_without_a_length_shows_what_it_can_answer(tmp_path: Path) -> Non
     assert "--mode decode" in shown.output
     # trainings alone
     (tmp_path / "records").mkdir()
-    (committed,) = Path(RESULTS, "facts", "records").glob("*.jsonl")
+    (committed,) = Path(RESULTS, "facts", "records").glob("eb2a*.jsonl")
     trainings = [line for line in committed.read_text().split("\n") if '"task":"parity"' in line]
     (tmp_path / "records" / committed.name).write_text("\n".join(trainings) + "\n")
     shown = CliRunner().invoke(app, ["choose", "--results", str(tmp_path), "--mode", "decode"])
