@@ -4,7 +4,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attnbench.bench.core.errors import SelectionError
@@ -155,14 +155,14 @@ def parameters_with_types(spec):
     return [(name, type(value), value) for part in parts for name, value in part.parameters]
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(specs)
 def test_the_text_of_a_spec_is_read_back_as_that_spec(spec):
     back = Spec.parse(str(spec))
     assert back == spec and parameters_with_types(back) == parameters_with_types(spec)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(specs, min_size=1, max_size=4))
 def test_a_list_of_texts_is_read_back_in_order_without_repeats(several):
     assert parse_selection(",".join(map(str, several))) == list(dict.fromkeys(several))
