@@ -16,28 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import stdtrit
 from simulate_failures import bars, both_rules, summary
 
 from attnbench.bench.score.contrasts import Contrasts
-from attnbench.bench.stats.intervals import LEVEL, quantile
+from attnbench.bench.stats.intervals import LEVEL, Estimate, NoiseSource
 from attnbench.bench.stats.moderation import moderated_variances, noise_of_difference
 
 LUCK, SHARED = 30.0, 8.0
 """Points: deviation over one test example of what a training gets right by luck, and of what all seeds share. On the
 committed board of lra-text they are 28 to 31 and 6 to 8; on ListOps 18 to 21 and 14 to 20."""
-
-
-def half_widths(
-    of_seeds: npt.NDArray[np.float64], freedom: npt.NDArray[np.float64], of_test: float, level: float
-) -> npt.NDArray[np.float64]:
-    """As `Estimate.half_width` for many estimates at once: errors over seeds, their degrees of freedom, and one error
-    over test examples.
-    """
-    t = -stdtrit(freedom, (1 - level) / 2)
-    found: npt.NDArray[np.float64] = np.hypot(t * of_seeds, quantile(level, None) * of_test)
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +98,11 @@ def half_now(boards: Boards, one: np.ndarray, other: np.ndarray, pairs: np.ndarr
 
 
 def widths(errors: np.ndarray, freedom: np.ndarray, of_test: float, pairs: np.ndarray) -> np.ndarray:
-    found = np.empty_like(errors)
-    for count in np.unique(pairs):
-        at = pairs == count
-        found[:, at] = half_widths(errors[:, at], freedom[:, at], of_test, 1 - (1 - LEVEL) / count)
-    return found
+    def width(error: float, free: float, count: int) -> float:
+        noise = (NoiseSource(error, free), NoiseSource(of_test))
+        return Estimate(0.0, noise).half_width(1 - (1 - LEVEL) / count)
+
+    return np.vectorize(width, otypes=[float])(errors, freedom, pairs)
 
 
 HALVES: dict[str, Callable[[Boards, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -199,9 +201,7 @@ def test_adasplash_gets_the_lengths_that_it_takes(queries: int, keys: int, monke
     assert torch.allclose(found, ours(query, key, value, Mask(causal=True)), atol=1e-6)
 
 
-def test_the_seeds_of_a_claim_are_those_of_the_two_sample_t_test(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_seeds_of_a_claim_are_those_of_the_two_sample_t_test(capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
     noise = script("record_noise", TOOLS)
     bits = (2.4, 2.5, 2.6)
     where = SimpleNamespace(name="bits_per_character", where={"split": "test", "examples": 871})
@@ -218,3 +218,14 @@ def test_the_seeds_of_a_claim_are_those_of_the_two_sample_t_test(
     # Cohen 1988: an effect of one standard deviation needs 17 a group
     assert "a gain of 0.1 bits is found in 4 of 5 tries with 17 seeds of each" in claims
     assert "a gain of 0.01 bits is found in 4 of 5 tries with more than 100 seeds of each" in claims
+
+
+def test_the_page_states_the_noise_of_the_committed_records(capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "argv", ["record_noise.py", str(TOOLS.parent / "results" / "facts")])
+    script("record_noise", TOOLS).main()
+    said = capsys.readouterr().out
+    _, page = (TOOLS.parent / "docs" / "records.md").read_text(encoding="utf-8").split("How many seeds")
+    mean, deviation = re.findall(r"softmax at 10 seeds: (\S+) bits.*deviation (\S+)", said)[0]
+    assert f"at ten seeds {float(mean):.3f} bits, standard deviation {float(deviation):.3f}." in page
+    needed = re.findall(r"gain of (\S+) bits .* with (\d+) seeds", said)
+    assert len(needed) == 4 and all(re.search(rf"{gain}\b[^.]* with {seeds}\b", page) for gain, seeds in needed)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -135,12 +134,11 @@ def test_the_variant_whose_gate_runs_is_said_before(monkeypatch, tmp_path):
 
 def test_a_red_property_has_its_value_its_limit_and_a_cause():
     found = Measured(0.0129, 0.0087, "512 long")
-    red = Property("bfloat16", lambda case: iter([found])).examine(SimpleNamespace(affordable=None))
+    red = Property("bfloat16", lambda case: iter([found]), whole=True).examine(None)
     setting = Setting(causal=True, cross=False, padding=True)
     (said,) = examined_by(CheckReport(name="mine", results=((setting, red),), seconds=1.0)).failures
-    assert said.startswith(
-        "bfloat16: error 0.013, allowed 0.0087; 512 long; usual cause: scores, a sum or a rotation in half"
-    )
+    limits = "error 0.013, allowed 0.0087; 512 long"
+    assert said.startswith(f"bfloat16: {limits}; usual cause: scores, a sum or a rotation in half")
 
 
 @pytest.mark.slow

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,7 +10,6 @@ import pytest
 from small_run import SmallRun
 from typer.testing import CliRunner
 
-import attnbench
 from attnbench.bench.cli import run
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.hashing import content_hash
@@ -51,14 +47,3 @@ def test_an_entry_is_one_folder_of_records_that_validate(
     # of a folder without entries the table says what there is instead
     none = CliRunner().invoke(app, ["record", "--results", "own"])
     assert none.exit_code != 0 and "tinyshakespeare" in str(none.exception)
-
-
-def test_the_page_states_the_noise_of_the_committed_records() -> None:
-    root = Path(attnbench.__file__).parent
-    command = [sys.executable, root / "tools" / "record_noise.py", root / "results" / "facts"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    _, page = (root / "docs" / "records.md").read_text(encoding="utf-8").split("How many seeds")
-    mean, deviation = re.findall(r"softmax at 10 seeds: (\S+) bits.*deviation (\S+)", said)[0]
-    assert f"at ten seeds {float(mean):.3f} bits, standard deviation {float(deviation):.3f}." in page
-    needed = re.findall(r"gain of (\S+) bits .* with (\d+) seeds", said)
-    assert len(needed) == 4 and all(re.search(rf"{gain}\b[^.]* with {seeds}\b", page) for gain, seeds in needed)

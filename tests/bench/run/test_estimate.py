@@ -109,17 +109,15 @@ def test_a_timing_makes_three_rounds_beyond_the_seconds_of_its_preset(tmp_path: 
     assert 5 < short < 60 and 240 < long < 900 and too_long < 2 * long
 
 
-def near(blocks: Iterable[list[Any]]) -> list[bool]:
-    """Whether the estimate is right within a factor of 2, of cells that were timed together, or trained alone."""
-    found = []
+def near(blocks: Iterable[list[Any]]) -> Iterator[bool]:
+    """Whether estimates are right within a factor of 2, of cells trained alone or timed by one clock, the latest."""
     for block in blocks:
         resources = planned_resources(load_suite("smoke-all").executor, block[0].machine.threads)
         object.__setattr__(resources, "device", torch.device("cpu"))
         counted = [record.cell for record in block if "packag" not in str(record.cell)]
         variants = [cell.variant for cell in counted]
         if seconds := sum(Estimator(resources)(cell, variants).get("processor", 0.0) for cell in counted):
-            found.append(0.5 < seconds / max(record.seconds for record in block) < 2)  # the latest has the time of all
-    return found
+            yield 0.5 < seconds / max(record.seconds for record in block) < 2
 
 
 @pytest.mark.slow
@@ -131,7 +129,7 @@ def test_four_of_five_committed_trainings_lie_within_a_factor_of_two() -> None:
         same = cell.lane == "train" and recipe_facts(cell.task, cell.preset).setting["steps"] == record.setting["steps"]
         if same and record.outcome == "ok" and "packag" not in str(cell) and "impl" not in str(cell):
             kept[cell.task, cell.variant, cell.preset, record.machine.id, record.machine.threads] = [record]
-    found = near(kept.values())
+    found = list(near(kept.values()))
     assert len(kept) > 70 and len(found) > 0.95 * len(kept) and sum(found) >= 0.8 * len(found), sum(found)
 
 
@@ -141,8 +139,16 @@ def test_nine_of_ten_committed_timings_lie_within_a_factor_of_two() -> None:
     for record in attnbench.records(RESULTS):
         if record.cell.lane == "time" and record.cell.preset.name in ("quick", "record"):
             kept.setdefault(record.block, []).append(record)
-    found = near(kept.values())
+    found = list(near(kept.values()))
     assert len(found) == len(kept) > 40 and sum(found) >= 0.9 * len(found), sum(found)
+
+
+def test_a_committed_timing_of_the_suite_sweep_lies_within_a_factor_of_two(tmp_path: Path) -> None:
+    variants = load_suite("sweep").variants
+    for point, seconds in (("length=4096", 300), ("length=256,mode=forward", 13), ("length=512,level=block", 68),
+                           ("length=2048,mode=decode", 13)):  # fmt: skip
+        made = attnbench.plan(variants, f"sweep[{point}]", device="cpu", threads=2, results=tmp_path)
+        assert seconds / 2 < made.seconds < 2 * seconds, point
 
 
 def test_a_plan_for_a_gpu_answers_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
