@@ -49,6 +49,7 @@ class CapturedStep:
         self.replays = 0
         self._ordinary = 0
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._stream: torch.cuda.Stream | None = None
         self._batches: list[Batch] = []
         self._loss = torch.zeros((), device=device)
         self._shapes: list[Any] = []
@@ -85,8 +86,12 @@ class CapturedStep:
         return self._loss
 
     def _aside(self, batches: list[Batch]) -> Tensor:
-        """An ordinary step on a side stream: what it leaves behind, such as workspaces, serves the capture there."""
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        """An ordinary step on the side stream of the capture, where what it leaves behind may be used again.
+
+        Such as workspaces, and the nodes of autograd behind a loss that a variant keeps: a capture fails where it has
+        to wait for another stream.
+        """
+        stream = self._stream = self._stream or torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             loss = self.step(batches)
@@ -103,7 +108,7 @@ class CapturedStep:
             self._loss = self.step(self._batches)
 
         try:
-            self._graph = capture(work, self.device)
+            self._graph = capture(work, self.device, self._stream)
             if not torch.equal(torch.get_rng_state(), drawn):
                 return "it draws random numbers on the host, which a replay would repeat"
             return self._difference(before, batches)

@@ -118,7 +118,8 @@ class FakeGraph:
 class FakeCuda:
     """`now`: seconds of the host; `free_at`: when the queue will be empty; `lost`: the text of a sticky error.
 
-    `given_back`: streams that were set as the current one.
+    `given_back`: streams that were set as the current one. `pools`: of captures that go on for the allocator, which is
+    not told of the end of one that fails. `capture_streams`: what each capture was asked to run on.
     """
 
     now: float = 1.0
@@ -132,6 +133,8 @@ class FakeCuda:
     given_back: list[object] = field(default_factory=list)
     capturing: FakeGraph | None = None
     graphs: list[FakeGraph] = field(default_factory=list)
+    pools: list[object] = field(default_factory=list)
+    capture_streams: list[object] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
 
     def launch(self, seconds: float, host_seconds: float = 5e-6) -> None:
@@ -168,15 +171,23 @@ class FakeCuda:
             raise torch.AcceleratorError("CUDA error: operation not permitted when stream is capturing")
         self.now = max(self.now, self.free_at)
 
+    def end_pool(self, index: int, pool: object) -> None:
+        if pool not in self.pools:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.pools.remove(pool)
+
     @contextmanager
-    def graph(self, graph: FakeGraph, **_: object) -> Iterator[None]:
+    def graph(self, graph: FakeGraph, pool: object = None, stream: object = None, **_: object) -> Iterator[None]:
         self.synchronize()
         self.capturing = graph
+        self.pools.append(pool)
+        self.capture_streams.append(stream)
         self.graphs.append(graph)
         random, self.host_draws = torch.get_rng_state(), 0
         try:
             with graph.recorded:
                 yield
+            self.end_pool(0, pool)
         finally:
             self.capturing = None
             graph.recorded.put_back()
@@ -220,6 +231,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *, clock: bool = False) -> FakeCuda
         "current_stream": lambda device=None: stream,
         "CUDAGraph": lambda: FakeGraph(fake),
         "graph": fake.graph,
+        "graph_pool_handle": lambda: (0, len(fake.graphs) + 1),
         "_sleep": lambda cycles: fake.launch(cycles / CLOCK_HZ),
         "empty_cache": lambda: None,
         "memory_allocated": lambda device=None: fake.allocated,
@@ -242,6 +254,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *, clock: bool = False) -> FakeCuda
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
     capture = SimpleNamespace(is_capturing=lambda: fake.capturing is not None)
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda device=None: capture)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", fake.end_pool, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_setDevice", fake.chosen.append, raising=False)
     monkeypatch.setattr("attnbench.bench.measure.system_load.read_gpu", lambda uuid: None)
     if clock:

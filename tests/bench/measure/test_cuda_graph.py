@@ -39,6 +39,19 @@ def test_a_capture_that_fails_gives_back_stream_and_generator(monkeypatch: pytes
     with pytest.raises(torch.AcceleratorError, match="not permitted when stream is capturing"):
         capture(work, DEVICE)
     assert fake.given_back == [before] and parameter.tolist() == [1, 1]
+    assert not fake.pools, "the allocator would go on as in a capture"
     found = torch.rand(3)
     torch.manual_seed(0)
     assert torch.equal(found, torch.rand(3))
+
+
+def test_a_capture_that_fails_and_is_ended_by_pytorch_raises_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later versions end it themselves, and complain where it is ended twice."""
+    fake = install(monkeypatch)
+
+    def work() -> None:
+        fake.pools.clear()
+        torch.cuda.synchronize()
+
+    with pytest.raises(torch.AcceleratorError, match="not permitted when stream is capturing"):
+        capture(work, DEVICE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,20 @@ def test_replays_train_as_ordinary_steps_do(cuda: FakeCuda, variant: str, recipe
     costs = {measurement.name: measurement for measurement in _costs(found)}
     assert costs["captured_steps"].value == 0.75 and costs["captured_steps"].where == {}
     assert "host_seconds" in costs
+
+
+def test_warm_up_and_capture_share_a_stream(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What autograd keeps between steps belongs to the stream of its step, and a capture must wait for no other."""
+    made: list[object] = []
+
+    def new(device: object = None) -> object:
+        made.append(SimpleNamespace(wait_stream=lambda other: None))
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "Stream", new)
+    found = trainer(CUDA)
+    found.run()
+    assert found.uncaptured == "" and len(made) == 1 and cuda.capture_streams == made
 
 
 def changed(run: Trainer, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
