@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from ..bench.core.errors import SelectionError, Unsupported
 from ..bench.core.spec import Range
-from .mask import Mask
+from .mask import Mask, picked_range
 from .products import KeyValueCache, accumulator, allowed_keys, by_group, masked_softmax, repeat_heads
 from .shape import AttentionShape
 from .variant import Causality, Count, Kind, Variant, Width
@@ -192,7 +192,7 @@ class ScoredVariant(Variant):
             key = repeat_heads(key, query.shape[1])
         allowed = mask.allowed(queries, keys, query.device, rows)
         # some scores depend on positions, so a slice of the queries says where it begins
-        first = (rows or slice(None)).indices(queries)[0] + mask.offset(queries, keys)
+        first = picked_range(rows, queries)[0] + mask.offset(queries, keys)
         return self.weigh(self.score(query if rows is None else query[:, :, rows], key, first), allowed)
 
 

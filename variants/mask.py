@@ -9,6 +9,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def picked_range(rows: slice | None, queries: int) -> tuple[int, int]:
+    """The first of the queries that `rows` picks, and the one after the last; of all where it is None."""
+    # not by `slice.indices`, which Dynamo of torch 2.11 cannot trace
+    picked = range(queries)[rows or slice(None)]
+    return picked.start, picked.stop
+
+
 @dataclass(frozen=True, slots=True)
 class Mask:
     """Which keys a query may see: a key is seen where all four parts allow it.
@@ -43,7 +50,7 @@ class Mask:
         # None and not a mask of True: kernels take a faster way without one
         allowed = None if self.valid is None else self.valid[:, None, None, :]
         if self.causal:
-            first, last, _ = (rows or slice(None)).indices(queries)
+            first, last = picked_range(rows, queries)
             # the place of each query among the keys; fewer queries are the last ones, as in decoding
             at = torch.arange(first, last, device=device) + self.offset(queries, keys)
             past = torch.arange(keys, device=device)[None, :] <= at[:, None]

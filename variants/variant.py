@@ -145,8 +145,10 @@ class Variant(nn.Module):
 
     def _as_written(self, query: Tensor) -> AbstractContextManager[None]:
         """Without autocast: a variant decides itself what it accumulates in, and float32 scores would be cast down."""
-        lowers = _autocasts(query) and not self.owns_projections
-        return torch.autocast(query.device.type, enabled=False) if lowers else nullcontext()
+        device = query.device.type
+        # the question that asks first whether the device has autocast is one that Dynamo of torch 2.11 cannot trace
+        lowers = device != "meta" and torch.is_autocast_enabled(device) and not self.owns_projections
+        return torch.autocast(device, enabled=False) if lowers else nullcontext()
 
     def _packed(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor | None) -> Tensor:
         """The output of several sequences in each row, those of one length as a batch: nothing is computed in vain."""
@@ -257,8 +259,3 @@ class Variant(nn.Module):
     def pre_layer(self, width: int) -> nn.Module | None:
         """A residual sublayer to put before attention, over (batch, length, width), valid (batch, length)."""
         return None
-
-
-def _autocasts(x: Tensor) -> bool:
-    device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -1,10 +1,14 @@
 """Calls that every variant has to take: one row of a mask for all sequences, autocast around it, scores of zero."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from error_budget import relative_error
 from seeds import seed
 
+import attnbench
 from attnbench.bench.core.registry import VARIANTS, parameters
 from attnbench.bench.core.spec import Spec
 from attnbench.variants import AttentionShape, Mask, build
@@ -138,3 +142,24 @@ def test_inputs_that_autocast_lowered_meet_parameters_that_it_did_not(name):
     exact, *_ = passes(variant, [x.detach().float().requires_grad_() for x in given], Mask())
     assert output.dtype == torch.bfloat16 and all(g.isfinite().all() for g in gradients)
     assert (output.float() - exact).abs().max() <= 0.1 * exact.abs().max()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_forward_pass_calls_nothing_that_dynamo_of_torch_2_11_cannot_trace(name):
+    """It cannot trace the question whether a device has autocast, and warns about `slice.indices`."""
+    variant, width, called = of(name, True), of(name, True).shape.hidden_width, set()
+    package = str(Path(attnbench.__file__).parent / "variants")
+
+    def heard(frame, event, function):
+        if event == "c_call" and frame.f_code.co_filename.startswith(package):
+            called.add(function.__name__)
+        elif event == "call" and frame.f_back.f_code.co_filename.startswith(package):
+            called.add(frame.f_code.co_name)
+
+    sys.setprofile(heard)
+    try:
+        variant(*inputs(), Mask(torch.ones(3, LENGTH, dtype=torch.bool), causal=True), torch.zeros(3, LENGTH, width))
+    finally:
+        sys.setprofile(None)
+    assert "is_autocast_enabled" in called
+    assert called.isdisjoint({"indices", "is_autocast_available"})

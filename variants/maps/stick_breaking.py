@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, ScoredVariant
+from ..mask import picked_range
 
 
 class StickBreaking(ScoredVariant):
@@ -43,7 +44,7 @@ class StickBreaking(ScoredVariant):
         queries, keys = query.shape[2], key.shape[2]
         allowed = mask.allowed(queries, keys, query.device, rows)
         assert allowed is not None
-        first, last, _ = (rows or slice(None)).indices(queries)
+        first, last = picked_range(rows, queries)
         if not self.own:
             at = torch.arange(first, last, device=query.device) + mask.offset(queries, keys)
             allowed = allowed & (torch.arange(keys, device=query.device) != at[:, None])

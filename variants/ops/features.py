@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, Variant, accumulator, repeat_heads
+from ..mask import picked_range
 
 _LOWEST = -1e30
 """Log scale of an absent key: below all, yet finite, so that differences are never NaN."""
@@ -87,7 +88,7 @@ class FeatureVariant(Variant):
         queries, keys = query.shape[2], key.shape[2]
         key = repeat_heads(key, query.shape[1])
         chosen = rows or slice(None)
-        first = chosen.indices(queries)[0] + mask.offset(queries, keys)
+        first = picked_range(rows, queries)[0] + mask.offset(queries, keys)
         right = self.key_features(key, 0).masked(mask.valid)
         scores = self.query_features(query[:, :, chosen], first) @ right.features.transpose(-2, -1)
         allowed = mask.allowed(queries, keys, query.device, rows)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, repeat_heads
+from ..mask import picked_range
 from .bands import group_weights, scaled
 from .relative_positions import RankPositions
 
@@ -48,7 +49,7 @@ class PatternVariant(Variant):
         queries, keys = query.shape[2], key.shape[2]
         key = repeat_heads(key, query.shape[1])
         missing = absent(query, key)
-        first, last, _ = (rows or slice(None)).indices(queries)
+        first, last = picked_range(rows, queries)
         at = torch.arange(first + missing, last + missing, device=query.device)
         # the definition itself, dense over the chosen rows: what `blocked` is compared with
         allowed = self.visible(at, keys, mask.causal)[None]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..contract import AttentionShape, Count, Mask, Range, ScoredVariant
+from ..mask import picked_range
 from ..ops.key_blocks import block_means
 from ..ops.nearest_first import highest
 from ..ops.patterns import absent, pairs, whole
@@ -48,7 +49,7 @@ class BlockSelection(ScoredVariant):
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         missing, keys = absent(query, key), key.shape[2]
-        first, last, _ = (rows or slice(None)).indices(query.shape[2])
+        first, last = picked_range(rows, query.shape[2])
         own = torch.arange(first + missing, last + missing, device=query.device)[:, None] // self.block
         query = query[:, :, first:last]
         seen = self._seen(query, key, own, mask).repeat_interleave(self.block, -1)[..., :keys]

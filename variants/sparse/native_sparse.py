@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Count, Mask, Range, ScoredVariant, SelectionError
+from ..mask import picked_range
 from ..ops.key_blocks import block_means
 from ..ops.nearest_first import highest
 from ..ops.patterns import absent, pairs, whole
@@ -70,7 +71,7 @@ class NativeSparse(ScoredVariant):
         if hidden is None:
             raise SelectionError("nsa takes the hidden state: expected hidden, got None")
         missing, keys = absent(query, key), key.shape[2]
-        first, last, _ = (rows or slice(None)).indices(query.shape[2])
+        first, last = picked_range(rows, query.shape[2])
         at = torch.arange(first + missing, last + missing, device=query.device)[:, None]
         query = query[:, :, first:last]
         allowed = mask.allowed(keys, keys, query.device, slice(first + missing, last + missing))

@@ -22,6 +22,7 @@ from ..contract import (
     repeat_heads,
 )
 from ..kernels.dispatch import choose_implementation, refusal
+from ..mask import picked_range
 from ..ops.bands import Band, attend, group_weights, scaled
 from ..ops.centroids import Centroids, ClusterOrder, Groups, normalised
 from ..ops.dropout import WeightDropout
@@ -267,7 +268,7 @@ class Routing(Variant):
 
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         query, key = self._routed(query, repeat_heads(key, query.shape[1]))
-        rows = slice(*(rows or slice(None)).indices(query.shape[2])[:2])
+        rows = slice(*picked_range(rows, query.shape[2]))
         return (self._paper_rows if self.form == "paper" else self._strict_rows)(query, key, mask, rows)
 
     def _paper_rows(self, query: Tensor, key: Tensor, mask: Mask, rows: slice) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Count, Mask, masked_softmax, repeat_heads
+from ..mask import picked_range
 from ..ops.bands import Band, RecentCache, attend, cached_bytes, scaled
 from ..ops.dropout import KeptPairs, WeightDropout
 from ..ops.patterns import absent, whole
@@ -76,7 +77,7 @@ class Window(TiledPattern):
         if self.sink is None:
             return super().weights(query, key, mask, rows)
         missing, keys = absent(query, key), key.shape[2]
-        first, last, _ = (rows or slice(None)).indices(query.shape[2])
+        first, last = picked_range(rows, query.shape[2])
         at = torch.arange(first + missing, last + missing, device=query.device)
         allowed = self.visible(at, keys, mask.causal)[None]
         if mask.valid is not None:
