@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ..contract import AttentionShape, accumulator, masked_softmax, repeat_heads
 from .dropout import KeptPairs, WeightDropout
+from .fused_softmax import keep_layout
 from .relative_positions import RankPositions
 
 
@@ -143,6 +144,9 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, sc
         scale=scale,
         enable_gqa=key.shape[1] != query.shape[1],
     )
+    if output.device.type == "cuda":
+        # which may be cuDNN's
+        keep_layout(output)
     return output.reshape(*query.shape[:-1], value.shape[-1])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -19,6 +21,9 @@ BACKENDS = {
 }
 """Backends of a GPU by the names that `impl` takes and that Records show."""
 
+REFUSALS = ("No available kernel", "No viable backend", "cuDNN Frontend error")
+"""In the errors by which PyTorch says that a backend does not take the inputs; the last as it builds a plan."""
+
 _NAMES = {backend.value: name for name, backend in BACKENDS.items()}
 
 
@@ -29,8 +34,8 @@ def fused_softmax(
 
     query, key: (batch, heads, queries | keys, d); value: (batch, heads, keys, value_dim), keys and values of as many
     heads or fewer; dropout: of the weights; backend: one of BACKENDS, or empty for PyTorch's own choice. Returns
-    (batch, heads, queries, value_dim), and what ran: on a GPU the backend, elsewhere "sdpa". Raises Unsupported for a
-    mask that flash does not take, RuntimeError where another backend that is asked for cannot.
+    (batch, heads, queries, value_dim), and what ran: on a GPU the backend, elsewhere "sdpa". Raises Unsupported where a
+    backend that is asked for does not take the inputs.
     """
     queries, keys = query.shape[2], key.shape[2]
     # the kernel's own causal flag aligns at the first key, so it serves only where both lengths agree
@@ -44,7 +49,7 @@ def fused_softmax(
         allowed = allowed | dead
     if backend == "flash" and allowed is not None:
         raise Unsupported("impl=flash: it takes no mask but the causal one of a square; use impl=efficient")
-    with sdpa_kernel(BACKENDS[backend]) if backend else nullcontext():
+    with _only(backend) if backend else nullcontext():
         output = F.scaled_dot_product_attention(
             query,
             key,
@@ -55,7 +60,55 @@ def fused_softmax(
             enable_gqa=key.shape[1] != query.shape[1],
         )
     ran = backend or _chosen(query, key, value, allowed, dropout, fused_causal)
+    if ran == "cudnn":
+        keep_layout(output)
     return output if dead is None else output.masked_fill(dead, 0.0), ran
+
+
+def keep_layout(output: Tensor) -> None:
+    """Lays the gradient that arrives at an output of cuDNN out as the output is, whoever sends it.
+
+    PyTorch keeps a graph of cuDNN's backward pass by the layout of query, key and value, and not by that of this
+    gradient (aten/src/ATen/native/cudnn/MHA.cpp, `MHACacheKeyWrapper`). A later one that lies otherwise in memory, such
+    as a contiguous one after that of a model, would be read as the first lay: gradients are then wrong altogether.
+    """
+    if not output.requires_grad or torch.compiler.is_compiling():
+        return
+    strides = output.stride()
+
+    def laid_out(gradient: Tensor) -> Tensor:
+        if gradient.stride() == strides:
+            return gradient
+        return gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
+
+    output.register_hook(laid_out)
+
+
+def _only(backend: str) -> AbstractContextManager[None]:
+    """Inside, PyTorch has the backend of this name alone."""
+    # what is traced runs later, and Dynamo knows PyTorch's own context
+    return sdpa_kernel(BACKENDS[backend]) if torch.compiler.is_compiling() else _asked(backend)
+
+
+@contextmanager
+def _asked(backend: str) -> Iterator[None]:
+    """As `_only`; raises Unsupported, with PyTorch's reasons and without its warnings, where it refuses the inputs."""
+    try:
+        with warnings.catch_warnings(record=True) as said, sdpa_kernel(BACKENDS[backend]):
+            warnings.simplefilter("always")
+            yield
+    except RuntimeError as error:
+        # any other error is one
+        if not any(words in str(error) for words in REFUSALS):
+            raise
+        reasons = [str(each.message).partition(" (Triggered")[0] for each in said]
+        # it explains all backends, the others as switched off; who was switched off tells nobody why
+        why = [text for text in reasons if "not used because" not in text and "runtime disabled" not in text]
+        # a frontend that builds no plan says why itself
+        why = why or [str(error).partition("\n")[0]]
+        raise Unsupported(f"impl={backend}: PyTorch has no such kernel for these inputs: {' '.join(why)}") from error
+    for each in said:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def backend_refusal(backend: str, shape: AttentionShape) -> str | None:

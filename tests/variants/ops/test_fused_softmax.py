@@ -66,6 +66,22 @@ def test_what_pytorch_chooses_by_itself_is_recorded_on_a_gpu(monkeypatch: pytest
         assert module._chosen(on_gpu, on_gpu, on_gpu, None, 0.0, True) == name  # type: ignore[arg-type]
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("impl", list(module.BACKENDS))
+def test_each_backend_reads_gradients_of_any_layout_as_it_is_in_float64(impl: str) -> None:
+    """Also where an earlier one of the same shape lay otherwise, for which cuDNN's graph was made."""
+    drawn = torch.randn(2, 95, 3, 2, 32, device="cuda", dtype=torch.bfloat16).permute(2, 0, 3, 1, 4)
+    arriving = torch.randn(2, 95, 2, 32, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+    exact = [x.double().requires_grad_() for x in drawn]
+    truth = torch.autograd.grad(build("softmax[impl=eager]", GPU)(*exact, Mask()), exact, arriving.double())
+    variant = build(f"softmax[impl={impl}]", GPU)
+    for sent in (arriving, arriving.contiguous(), arriving.mT.contiguous().mT):
+        leaves = [x.detach().requires_grad_() for x in drawn]
+        for a, b in zip(torch.autograd.grad(variant(*leaves, Mask()), leaves, sent), truth, strict=True):
+            assert (a.double() - b).abs().max() < 0.03 * b.abs().max()
+
+
 def test_on_a_processor_nothing_is_claimed() -> None:
     variant = build("softmax", AttentionShape(heads=2, head_dim=16, max_length=8))
     variant(*(torch.randn(1, 2, 8, 16) for _ in range(3)), Mask())

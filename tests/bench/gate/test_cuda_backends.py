@@ -1,0 +1,130 @@
+"""The gate where PyTorch's attention kernels behave as on a CUDA device: what they refuse is no fault; what errs is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import fake_cuda
+import pytest
+import torch
+from fake_kernels import FakeKernels
+from torch.nn import functional as F
+
+from attnbench.bench.core.errors import Unsupported
+from attnbench.bench.core.registry import VARIANTS
+from attnbench.bench.gate import GateResult, examine, quick_gate, suite
+from attnbench.variants import AttentionShape, Mask, build
+from attnbench.variants.kernels.triton import launch
+
+SHAPE = AttentionShape(heads=4, head_dim=32, max_length=96, causal=True, dtype="bfloat16", device="cuda:0")
+DTYPES = ("bfloat16", "float16", "float32")
+NAMES = [entry.name for entry in VARIANTS.entries()]
+SMOKE = ("softmax", "rela", "linear", "local")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKernels]:
+    """A device without Triton, whose kernels have tests of their own; torch.compile asks for a real one."""
+    fake_cuda.install(monkeypatch)
+    monkeypatch.setattr(launch, "reason", lambda *_, **__: "there is no Triton here")
+    monkeypatch.setattr(suite, "PROPERTIES", [each for each in suite.PROPERTIES if each.name != "compiled"])
+    with FakeKernels() as kernels:
+        yield kernels
+
+
+def heads(dtype: torch.dtype = torch.bfloat16, width: int = 32, length: int = 8) -> torch.Tensor:
+    return torch.randn(1, 4, length, width, dtype=dtype)
+
+
+def reds(findings: list[GateResult]) -> list[str]:
+    return [f"{each.property}: {each.detail}" for each in findings if each.held is False]
+
+
+def test_a_backend_that_pytorch_does_not_have_for_the_inputs_is_unsupported(device: FakeKernels) -> None:
+    """With PyTorch's reason, and without its warnings, which are errors here."""
+    for impl, x, reason in (
+        ("cudnn", heads(width=12), "head_dim should be a multiple of 8"),
+        ("cudnn", heads(length=1), "key/value sequence length 1"),
+        ("efficient", heads(torch.float64), "Got torch.float64"),
+        ("flash", heads(width=264), "head_dim above 256"),
+    ):
+        shape = replace(SHAPE, head_dim=x.shape[-1], padding=False)
+        with pytest.raises(Unsupported, match=f"impl={impl}: PyTorch has no such kernel .*{reason}"):
+            build(f"softmax[impl={impl}]", shape)(x, x, x, Mask())
+
+
+def test_another_error_of_a_named_backend_is_one(device: FakeKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: an illegal memory access")):
+
+        def attention(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(FakeKernels, "attention", attention)
+        with pytest.raises(type(error), match="CUDA"):
+            build("softmax[impl=efficient]", SHAPE)(heads(), heads(), heads(), Mask())
+
+
+def test_a_warning_beside_a_backend_that_runs_is_heard(device: FakeKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    def attention(query: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        import warnings
+
+        warnings.warn("of something else", UserWarning, stacklevel=1)
+        return query
+
+    monkeypatch.setattr(FakeKernels, "attention", lambda self, *inputs, **more: attention(*inputs, **more))
+    with pytest.warns(UserWarning, match="of something else"):
+        build("softmax[impl=efficient]", SHAPE)(heads(), heads(), heads(), Mask())
+
+
+@pytest.mark.parametrize("impl", ["sdpa", "cudnn"])
+def test_a_gradient_that_lies_otherwise_than_the_one_before_is_read_rightly(device: FakeKernels, impl: str) -> None:
+    """cuDNN's graph of the backward pass, which PyTorch keeps, reads each as the first one lay."""
+    x, truth = [heads(length=24) for _ in range(3)], []
+    arriving = torch.randn(1, 24, 4, 32).transpose(1, 2)
+    exact = [each.double().requires_grad_() for each in x]
+    with torch._C.DisableTorchFunction():
+        truth = torch.autograd.grad(F.scaled_dot_product_attention(*exact), exact, arriving.double())
+    variant = build(f"softmax[impl={impl}]", replace(SHAPE, padding=False))
+    for sent in (arriving, arriving.contiguous(), arriving.contiguous().transpose(-1, -2).contiguous().mT):
+        leaves = [each.clone().requires_grad_() for each in x]
+        found = torch.autograd.grad(variant(*leaves, Mask()), leaves, sent.bfloat16())
+        for a, b in zip(found, truth, strict=True):
+            assert (a.double() - b).abs().max() < 0.02 * b.abs().max()
+    assert device.ran == {"cudnn"}
+
+
+def test_the_blocks_of_a_window_read_such_a_gradient_rightly_too(device: FakeKernels) -> None:
+    variant, x = build("local[query_block=4]", replace(SHAPE, padding=False)), [heads(length=24) for _ in range(3)]
+    arriving, found = torch.randn(1, 24, 4, 32).bfloat16().transpose(1, 2), []
+    for sent in (arriving, arriving.contiguous()):
+        leaves = [each.clone().requires_grad_() for each in x]
+        found.append(torch.autograd.grad(variant(*leaves, Mask(causal=True)), leaves, sent))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SMOKE)
+def test_a_right_variant_is_right_there(device: FakeKernels, name: str, dtype: str) -> None:
+    assert quick_gate(name, replace(SHAPE, dtype=dtype)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switches", [False, True], ids=["one backend", "another where fewer inputs want gradients"])
+@pytest.mark.parametrize("impl", ["sdpa", "flash", "cudnn", "efficient", "math"])
+def test_the_reference_and_each_backend_hold_all_that_applies(device: FakeKernels, impl: str, switches: bool) -> None:
+    device.switches = switches
+    assert reds(examine(f"softmax[impl={impl}]", SHAPE)) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_variant_holds_there_or_is_not_applicable(device: FakeKernels, name: str, dtype: str) -> None:
+    shape = replace(SHAPE, max_length=200, dtype=dtype)
+    findings = examine(name, shape, thorough=False)
+    if all(each.held is None for each in findings):
+        findings = examine(name, replace(shape, causal=False), thorough=False)
+    assert reds(findings) == []
+    assert {"finite", "deterministic", "layout"} <= {each.property for each in findings if each.held}
