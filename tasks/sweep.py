@@ -31,7 +31,8 @@ class Sweep(TimedTask):
     tokens in all. `kv_heads`: heads of keys and values, each shared by a group of query heads. `input`: the structure
     that queries and keys share, see `sweep_inputs.py`. Decoding is always causal. `compile`: attention,
     block or model goes through torch.compile as one graph, variant and reference alike; what breaks the graph is
-    unsupported.
+    unsupported. `process`: a number for the same point once more, `process=1,2,3`, since two processes differ by more
+    than the samples of one.
     A preset only decides how long a point is measured: until a difference of `resolution` would be found, and at most
     `timing_seconds`, as in `quick[resolution=0.02,timing_seconds=120]`.
     """
@@ -61,6 +62,7 @@ class Sweep(TimedTask):
         compile: bool = False,
         memory_bytes: Annotated[int, Range(1, 10**15)] | None = None,
         kv_heads: Annotated[int, Range(1, 4_096)] | None = None,
+        process: Annotated[int, Range(1, 100)] = 1,
     ):
         if kv_heads is not None and heads % kv_heads:
             raise SelectionError(f"sweep: expected kv_heads that divides {heads} heads, got {kv_heads}")

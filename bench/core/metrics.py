@@ -260,7 +260,12 @@ METRICS: dict[str, Metric] = {
             "energy of the whole device for one unit of what is timed, idle power included, by the counter "
             "`where.source`, over `where.units` in `where.seconds`",
         ),
-        Metric("gpu_clock", "MHz", "", "clock of the GPU's processors when the samples ended"),
+        Metric(
+            "gpu_clock",
+            "MHz",
+            "",
+            "clock of the GPU's processors when the samples ended; `where.before_mhz` when they began, and both powers",
+        ),
         Metric("gpu_temperature", "°C", "", "temperature of the GPU when the samples ended"),
         Metric("examples_per_second", "1/second", "higher", "examples per second of training, from the median step"),
         Metric(
@@ -280,6 +285,13 @@ METRICS: dict[str, Metric] = {
         Metric("arithmetic_intensity", "FLOP/byte", "", "flops over traffic_bytes"),
         Metric(
             "peak_share", "× peak", "higher", "flops per second over the best matrix product measured on this machine"
+        ),
+        Metric(
+            "kernel_flops_per_second",
+            "FLOP/s",
+            "higher",
+            "nominal FLOPs of a known kernel, or of a large product, in the process of what was timed: `where.kernel`, "
+            "`where.head_dim`, `where.length`, `where.dtype`, `where.causal`, `where.pace`",
         ),
         Metric("copy_share", "× peak", "higher", "traffic per second over the best copy measured on this machine"),
         # memory

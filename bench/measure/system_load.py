@@ -18,11 +18,12 @@ CORES = 0.25
 class SystemLoad:
     """`cores`: processor time that others used, per second of wall time; None where it was not measured.
 
-    `gpu`: the GPU when the measurement ended, None on a CPU. `throttled`: at its beginning or at its end.
+    `gpu`, `before`: the GPU when the measurement ended and when it began, None on a CPU. `throttled`: at either.
     """
 
     cores: float | None = None
     gpu: Gpu | None = None
+    before: Gpu | None = None
     throttled: tuple[str, ...] = ()
 
     @property
@@ -53,7 +54,7 @@ class LoadMonitor:
     def seen(self) -> SystemLoad:
         last = self._gpu()
         throttled = [reason for gpu in (self.first, last) if gpu for reason in gpu.throttled]
-        return SystemLoad(cores=self._cores(), gpu=last, throttled=tuple(dict.fromkeys(throttled)))
+        return SystemLoad(cores=self._cores(), gpu=last, before=self.first, throttled=tuple(dict.fromkeys(throttled)))
 
     def _cores(self) -> float:
         # the system counts in ticks of 10 ms, so that over a short measurement the difference may fall below zero

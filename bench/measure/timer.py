@@ -111,7 +111,7 @@ def interleave(
     the budget.
     """
     prepare = prepare or {}
-    stopwatch = _CudaStopwatch(device) if device.type == "cuda" else _HostStopwatch()
+    clock = stopwatch(device)
     samples = {name: Samples() for name in subjects}
 
     def ready(name: str) -> Work:
@@ -122,20 +122,20 @@ def interleave(
     # Twice, and the shorter counts: the first call may compile, allocate or read from disk. How long one unit takes
     # decides how many make up a sample.
     for name in subjects:
-        seconds = min(stopwatch.warm_up(ready(name)) for _ in range(2))
+        seconds = min(clock.warm_up(ready(name)) for _ in range(2))
         if device.type == "cpu" and name not in prepare and 0 < seconds < COLD_SECONDS:
             samples[name].repeats = math.ceil(LEAST_SECONDS / seconds)
             samples[name].begins_cold = False
     probe_seconds = []
     if drift_probe is not None:
         for _ in range(2):
-            stopwatch.warm_up(drift_probe)
+            clock.warm_up(drift_probe)
     # Only now: the warm-up of others is no load on the samples.
     others = LoadMonitor(device)
     started, rounds, look, stopped = time.perf_counter(), 0, 2 * LEAST_ROUNDS, "budget"
     while rounds < least_rounds or time.perf_counter() - started < budget_seconds:
         if drift_probe is not None:
-            probe_seconds.append(stopwatch.measure(drift_probe, 1)[0])
+            probe_seconds.append(clock.measure(drift_probe, 1)[0])
         # Interleaved, since clocks, temperature and neighbours drift over minutes: timed one after the other, the last
         # would be compared under other conditions than the first.
         for name in _order(list(subjects), rounds):
@@ -143,12 +143,12 @@ def interleave(
             # A GPU flushes its cache instead, see `_CudaStopwatch`.
             if not mine.begins_cold:
                 work()
-            seconds, cpu_seconds, launch_seconds = stopwatch.measure(work, mine.repeats)
+            seconds, cpu_seconds, launch_seconds = clock.measure(work, mine.repeats)
             mine.seconds.append(seconds)
             mine.cpu_seconds.append(cpu_seconds)
             if device.type == "cuda":
                 mine.launch_seconds.append(launch_seconds)
-                mine.ran_dry.append(stopwatch.ran_dry)
+                mine.ran_dry.append(clock.ran_dry)
         rounds += 1
         # Optional stopping makes intervals too narrow when they are looked at often, so looks grow apart.
         if rounds >= look:
@@ -207,6 +207,11 @@ def captured(work: Work, device: torch.device) -> Work:
             work()
     torch.cuda.current_stream(device).wait_stream(stream)
     return capture(work, device).replay
+
+
+def stopwatch(device: torch.device) -> _HostStopwatch | _CudaStopwatch:
+    """What takes the samples of work on that device."""
+    return _CudaStopwatch(device) if device.type == "cuda" else _HostStopwatch()
 
 
 def _nothing() -> None:

@@ -77,10 +77,12 @@ def _surroundings(timing: TimingRun, name: str) -> Iterator[Measurement]:
         yield Measurement.of("host_bound", timing.samples[name].host_bound)
     gpu = timing.system_load.gpu
     if gpu is not None:
-        throttled: dict[str, Any] = {}
+        more: dict[str, Any] = {}
         if timing.system_load.throttled:
-            throttled["throttled"] = ", ".join(timing.system_load.throttled)
-        yield Measurement.of("gpu_clock", gpu.clock_mhz, memory_mhz=gpu.memory_clock_mhz, watts=gpu.watts, **throttled)
+            more["throttled"] = ", ".join(timing.system_load.throttled)
+        if (before := timing.system_load.before) is not None:
+            more |= {"before_mhz": before.clock_mhz, "before_watts": before.watts}
+        yield Measurement.of("gpu_clock", gpu.clock_mhz, memory_mhz=gpu.memory_clock_mhz, watts=gpu.watts, **more)
         yield Measurement.of("gpu_temperature", gpu.celsius)
 
 

@@ -12,7 +12,7 @@ import torch
 from fake_cuda import FakeCuda, Redirected, install
 
 from attnbench.bench.core.cell import Cell
-from attnbench.bench.core.record import Outcome, Record
+from attnbench.bench.core.record import Measurement, Outcome, Record
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import choose_device
@@ -76,7 +76,7 @@ class Scripted(Workloads):
 
 
 def time_records(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, works: dict[str, Callable[[], object]]
+    monkeypatch: pytest.MonkeyPatch, folder: Path, works: dict[str, Callable[[], object]], bare: bool = False
 ) -> tuple[list[Record], list[Event]]:
     """Records and events of the time lane over scripted works."""
     task = Spec.parse("sweep[length=16,heads=1,head_dim=8,mode=forward]")
@@ -87,7 +87,7 @@ def time_records(
         digests=dict.fromkeys((cell.key for cell in cells), "0" * 12), block="b", send=sent.append,
     )  # fmt: skip
     recipe = TASKS.build(task).recipe(Spec("quick"))
-    workloads = Scripted(recipe=recipe, device=DEVICE, sequences=1, real=16, padded=16, mode="forward")
+    workloads = Scripted(recipe=recipe, device=DEVICE, sequences=1, real=16, padded=16, mode="forward", bare=bare)
     workloads.works = works
     monkeypatch.setattr(lane, "_workloads", lambda *_: workloads)
     return list(lane.time_cells(context, cells)), sent
@@ -161,3 +161,24 @@ def test_the_peak_of_a_graph_holds_what_it_keeps_for_its_replays(cuda: FakeCuda,
         peaks.append({m.name: m.value for m in memory(found, workload)}["peak_bytes"])
     # the work of a capture takes as much as an ordinary pass, and a replay alone shows nothing
     assert peaks[0] == peaks[1] >= 1000
+
+
+def test_attention_alone_is_calibrated_once_a_block_and_a_failure_of_that_costs_no_record(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rate = Measurement.of("kernel_flops_per_second", 7e14, kernel="product")
+    monkeypatch.setattr(lane, "peaks_of", lambda *_: None)
+    monkeypatch.setattr(lane, "drift_probe", lambda device: lambda: cuda.launch(1e-4))
+    monkeypatch.setattr(lane, "calibration", lambda device: iter([rate]))
+    works = {"linear": lambda: cuda.launch(1e-3), "softmax": lambda: cuda.launch(1e-3)}
+    found = {str(r.cell.variant): r for r in time_records(monkeypatch, tmp_path, works, bare=True)[0]}
+    assert found["softmax"].first("kernel_flops_per_second") == rate
+    assert found["linear"].first("kernel_flops_per_second") is None
+
+    def no_room(device: torch.device) -> Iterator[Measurement]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(lane, "calibration", no_room)
+    found = {str(r.cell.variant): r for r in time_records(monkeypatch, tmp_path, works, bare=True)[0]}
+    assert [(r.outcome, r.reason) for r in found.values()] == [(Outcome.OK, "")] * 2
+    assert found["softmax"].absent["kernel_flops_per_second"] == "CUDA out of memory"
