@@ -32,6 +32,6 @@ def capture(
         # Up to 2.11 its allocator goes on as in a capture too: where memory runs short it fails an assertion instead of
         # giving back what is cached. Later ones say that nothing goes on.
         with suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(device.index or 0, pool)  # type: ignore[attr-defined]
+            torch._C._cuda_endAllocateToPool(device.index or 0, pool)
         raise
     return graph

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from fake_cuda import FakeCuda, Redirected, install
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from attnbench.bench.train.objectives.classification import ALIGNED, ClassificationObjective
 from attnbench.tasks.contract import Classification, Recipe, Split, Subset
@@ -48,6 +50,25 @@ def test_batches_of_like_lengths_change_no_result(cuda: FakeCuda, towers: int, p
     expected, found = (asked.evaluate(model, examples, device) for device in (CPU, CUDA))
     assert found.predicted.tolist() == expected.predicted.tolist()
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+
+
+def test_a_gpu_is_waited_for_at_the_end_alone(cuda: FakeCuda) -> None:
+    reads: list[object] = []
+
+    class Reads(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func in (Tensor.cpu, Tensor.item, Tensor.tolist, Tensor.__float__, Tensor.__int__, Tensor.__bool__):
+                reads.append(func)
+            return func(*args, **(kwargs or {}))
+
+    asked = objective()
+    model = asked.model(lambda shape: build("softmax[impl=eager]", shape), 0)
+    beats: list[int] = []
+    with Reads():
+        asked.evaluate(model, subset(), CUDA, lambda: beats.append(len(reads)))
+    # padding is looked at in memory of a CPU, where this device lies
+    looked = [func for func in reads if func is not Tensor.__bool__]
+    assert looked == [Tensor.tolist, Tensor.cpu] and len(beats) > 1
 
 
 @pytest.mark.parametrize("towers", [1, 2])
