@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -36,6 +37,9 @@ def check(
     call: CallText = "",
     device: Annotated[str, typer.Option(help="Device to check on: cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="Precision to check in: float32, bfloat16 or float16.")] = "float32",
+    jobs: Annotated[
+        int, typer.Option(help="Processes at once; 0: one on a CPU, one for each core on a GPU.", min=0, max=256)
+    ] = 0,
     json: Json = False,
 ) -> None:
     """Test variants for causality, padding, gradients, precision and decoding.
@@ -44,15 +48,27 @@ def check(
     """
     from .. import api
     from ..gate.report import unchecked
+    from ..run.check_together import check_together, processes_for
 
     specs = _specs(names or [], every, call)
     # one table for one or a few; for all of them a line each, and the table of those that fail
     brief = every or len(specs) > 3
     reports = []
-    for spec in specs:
-        reports.append(api.check(spec, device=device, dtype=dtype))
+    jobs = jobs or processes_for(device)
+    every_report = (
+        (api.check(spec, device=device, dtype=dtype) for spec in specs)
+        if jobs == 1
+        else check_together(specs, device=device, dtype=dtype, jobs=jobs)
+    )
+    for report in every_report:
+        reports.append(report)
         if not json:
-            _print(reports[-1], brief)
+            _print(report, brief)
+            # a pipe would hold minutes of lines back
+            sys.stdout.flush()
+    # processes end in any order
+    order = {str(spec): at for at, spec in enumerate(specs)}
+    reports.sort(key=lambda report: order.get(report.name, len(order)))
     if json:
         say_json([row for report in reports for row in _objects(report)])
     elif len(reports) > 1:
@@ -75,10 +91,11 @@ def _specs(names: list[str], every: bool, call: str) -> list[Spec]:
         return [Spec(entry.name) for entry in VARIANTS.entries()]
     if not names:
         raise SelectionError("expected the name of a variant or --all; `attnbench list variants` lists the names")
-    for spec in (specs := with_call(names, call)):
+    specs = with_call(names, call)
+    for at, spec in enumerate(specs):
         # a wrong name among several is told now and not after minutes; the report of a plugin says why it is silent
         with suppress(PluginError):
-            resolve(VARIANTS, spec)
+            specs[at] = resolve(VARIANTS, spec)
     return specs
 
 

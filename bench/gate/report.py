@@ -127,8 +127,13 @@ def check_variant(
     dtype: str = "float32",
     sizes: tuple[int | None, int | None] = (None, None),
     note: str = "",
+    part: int = 0,
+    parts: int = 1,
 ) -> CheckReport:
-    """Examines `variant`. Raises SelectionError for what nothing calls or a wrong dtype, DeviceError for a device."""
+    """Examines `variant` in every `parts`-th setting, from `part` on.
+
+    Raises SelectionError for what nothing calls or a wrong dtype, DeviceError for a device.
+    """
     if dtype not in DTYPES:
         raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
     choose_device(device)
@@ -138,7 +143,7 @@ def check_variant(
     problem = ""
     interpreted = isinstance(variant, Spec) and variant.get("impl") == "triton" and device == "cpu"
     try:
-        for setting in INTERPRETED if interpreted else SETTINGS:
+        for setting in (INTERPRETED if interpreted else SETTINGS)[part::parts]:
             heads, width = sizes
             if width is not None:
                 heads = heads or next(n for n in (setting.heads, 1) if width % n == 0)

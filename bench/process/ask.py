@@ -141,6 +141,21 @@ def ask(
     return answer
 
 
+def ask_apart(registry: Registry, name: str, request: Request[A], *, patience: float = 1.0) -> A:
+    """As `ask`, by a child of its own that ends with the answer: such questions may be asked by several threads at once.
+
+    Nothing is remembered, and what the child has to tell on the way is not told.
+    """
+    with Child(SERVICE) as child:
+        try:
+            reply = _conversation(child, request, Reporter(lambda message: None), _limit(patience, None))
+        except _NoAnswer as problem:
+            if problem.is_over:
+                child.end(GOODBYE_SECONDS)
+            raise _plugin_error(registry, name, child, problem) from None
+    return _answer(registry, name, request, reply)
+
+
 @contextmanager
 def asking() -> Iterator[None]:
     """One command: at its end, and not at that of one inside it, children end and answers are forgotten."""
@@ -185,13 +200,21 @@ def _ask_child(registry: Registry, name: str, request: Request[A], reporter: Rep
         reply = _conversation(child, request, reporter, limit)
     except _NoAnswer as problem:
         _CHILDREN.running.pop(package).end(GOODBYE_SECONDS if problem.is_over else 0.0)
-        said = child.last_errors
-        reason = child.death if problem.is_over else problem.reason + (f"; it last said: {said}" if said else "")
-        raise PluginError(registry.plugin(name), reason, problem.outcome) from None
+        raise _plugin_error(registry, name, child, problem) from None
     except BaseException:
         # whoever interrupts the answer must not find it under the next question
         _CHILDREN.running.pop(package).end()
         raise
+    return _answer(registry, name, request, reply)
+
+
+def _plugin_error(registry: Registry, name: str, child: Child, problem: _NoAnswer) -> PluginError:
+    said = child.last_errors
+    reason = child.death if problem.is_over else problem.reason + (f"; it last said: {said}" if said else "")
+    return PluginError(registry.plugin(name), reason, problem.outcome)
+
+
+def _answer(registry: Registry, name: str, request: Request[A], reply: Answered | Refused | Raised) -> A:
     if isinstance(reply, Refused) and reply.kind != PluginError.__name__:
         kind = getattr(errors, reply.kind, None)
         raise (kind if isinstance(kind, type) and issubclass(kind, AttnbenchError) else AttnbenchError)(reply.message)

@@ -24,6 +24,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -31,6 +32,12 @@ import psutil
 from .child import NUMBER, Start, decode_line
 
 IMPORTED = ("attnbench.bench.run.worker", "attnbench.bench.process.ask")
+
+ON_A_GPU = ("torch._dynamo", "torch._higher_order_ops.triton_kernel_wrap")
+"""Torch imports them at its first calls on a GPU, which takes each child five seconds if the server has not done so."""
+
+GPU = Path("/dev/nvidiactl")
+"""There where a GPU is; to ask CUDA would leave a context behind, and no child could use it."""
 
 CLEANING_SECONDS = 5.0
 """How long the supervisor goes on killing what starts new processes faster than they are found."""
@@ -44,7 +51,7 @@ def main(requests: socket.socket, parent: int) -> int:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return 1
-    for name in IMPORTED:
+    for name in (*IMPORTED, *(ON_A_GPU if GPU.exists() else ())):
         importlib.import_module(name)
     # supervisors tell their end themselves
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

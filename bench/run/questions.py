@@ -122,17 +122,20 @@ class SeesOrder(Request[bool]):
 
 @dataclass(frozen=True, slots=True)
 class CheckVariant(Request[CheckReport]):
-    """The gate in full, on a device and in a precision."""
+    """The gate in full, on a device and in a precision; `part` of `parts`: every so many of its settings."""
 
     variant: Spec
     device: str
     dtype: str
+    part: int = 0
+    parts: int = 1
 
     def answer(self, reporter: Reporter) -> CheckReport:
         plain = self.variant.inner or self.variant
         of_class = getattr(VARIANTS.load(plain.name), "sizes", None) if not self.variant.layers else None
         sizes = of_class(dict(plain.parameters)) if of_class else (None, None)
-        return check_variant(self.variant, str(self.variant), device=self.device, dtype=self.dtype, sizes=sizes)
+        given: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "sizes": sizes}
+        return check_variant(self.variant, str(self.variant), part=self.part, parts=self.parts, **given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
