@@ -23,6 +23,8 @@ from ..store.table import ResultTable
 from .board import Board
 from .cost_map import LEAST, Swept, board_for_map, by_machine
 from .crossover import crossover
+from .kernel_board import board_for_kernels
+from .kernel_shapes import KernelShape, claimed, kernel_shapes
 from .length_board import LengthSweep, board_for_lengths, sweeps
 from .length_columns import part_timed
 from .report import COST_MAP, FigureRow, Report, SettingCurves
@@ -83,10 +85,13 @@ def report_for_task(
 
 def reports_for_sweeps(table: ResultTable, trained: list[BoardKey], untrained: list[BoardKey]) -> list[Report]:
     """The reports of all boards of cost alone: over batch and length, and over lengths what these do not show."""
+    kernels = kernel_shapes(table, untrained)
+    untrained = [key for key in untrained if key not in claimed(kernels)]
     served = serving_sweeps(table, untrained)
     shown = {key for sweep in served for key in sweep.board_keys.values()}
     swept = sweeps(table, trained) + sweeps(table, [key for key in untrained if key not in shown], least=1)
-    found = [report_for_serving(table, sweep) for sweep in served]
+    found = [report_for_kernels(table, machine, shapes) for machine, shapes in kernels.items()]
+    found += [report_for_serving(table, sweep) for sweep in served]
     for machine, members in by_machine(table, swept).items():
         found += [report_for_map(table, machine, members)] if len(members) >= LEAST else []
         found += [report_for_sweep(table, sweep, mode) for sweep, mode in members]
@@ -115,6 +120,14 @@ def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step"
         commands=_commands(board_keys[-1], runs),
         **_origin(table, runs),
     )
+
+
+def report_for_kernels(table: ResultTable, machine: str, shapes: Sequence[KernelShape]) -> Report:
+    """The report of the board of kernels on a machine."""
+    keys = sorted(claimed({machine: shapes}))
+    runs = [run for key in keys for run in key.runs(table, "time")]
+    board = board_for_kernels(table, machine, shapes)
+    return Report(name=board.name, board=board, commands=_commands(keys[0], runs), **_origin(table, runs))
 
 
 def report_for_serving(table: ResultTable, sweep: ServingSweep) -> Report:

@@ -54,6 +54,7 @@ TOPICS: dict[str, Topic] = {
     "edited": Topic("version", "warning", "{some} of {all} Records were made by an edited harness"),
     "left_behind": Topic("version", "fact", "{count} without a current Record; measure anew: `{command}`"),
     "ahead": Topic("version", "fact", "{count} measured only at a newer version, not yet complete: {names}"),
+    "slow_card": Topic("calibration", "warning", "nothing is ranked: {why}; is another process on the GPU?"),
     # this board's error rate
     "error_undeclared": Topic(
         "error rate", "fact",
@@ -217,6 +218,12 @@ TOPICS: dict[str, Topic] = {
     "paper": Topic("{paper}", "method", "{origin}"),
     "paper_note": Topic("note", "method", "{note}"),
     "paper_average": Topic("average", "method", "of the cells beside it, not the printed one{failed}"),
+    "nominal": Topic(
+        "nominal", "method",
+        "FLOPs of a forward pass: 4 × batch × heads × length² × width of a head, half of them where it is causal; of a "
+        "backward pass 2.5 times that; executed: times the share of the scores that are computed, in 64 × 64 blocks "
+        "with a positive weight",
+    ),
     "column": Topic("{title}", "method", "{text}"),
 }  # fmt: skip
 

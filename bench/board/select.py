@@ -16,6 +16,8 @@ from ..store.store import Store
 from ..store.table import ResultTable, table_of
 from .board import Board
 from .cost_map import boards_of_sweeps
+from .kernel_board import board_for_kernels
+from .kernel_shapes import claimed, kernel_shapes
 from .length_board import boards_over_lengths
 from .serving_board import board_for_serving, serving_sweeps
 from .suite_board import board_for_suite
@@ -62,6 +64,11 @@ def scored(
         for board_key in trained
     ]
     untrained = sorted(set(found) - set(trained))
+    if mode is None:
+        # a mode alone is asked of the boards over lengths
+        kernels = kernel_shapes(table, untrained)
+        boards += [board_for_kernels(table, machine, shapes) for machine, shapes in kernels.items()]
+        untrained = sorted(set(untrained) - claimed(kernels))
     served = [sweep for sweep in serving_sweeps(table, untrained) if mode in (None, sweep.mode)]
     # each of its batches would have a board over lengths, of the same numbers; `lengths` asks for these
     shown = {board_key for sweep in served for board_key in sweep.board_keys.values()}

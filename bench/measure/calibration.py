@@ -36,7 +36,7 @@ ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class CalibrationSizes:
     """`side`: of the square product; `tokens`: of the one sequence; `width`: heads times head_dim."""
 
     side: int = 8192
@@ -57,12 +57,12 @@ class Calibrated:
     causal: bool = False
 
 
-def calibration(device: torch.device, sizes: Sizes | None = None) -> Iterator[Measurement]:
+def calibration(device: torch.device, sizes: CalibrationSizes | None = None) -> Iterator[Measurement]:
     """FLOPs per second of each kernel that runs here, from pauses (`cooled`), and of the last widths back to back.
 
     Nominal FLOPs: 4 · heads · tokens² · width of a head, half of them where it is causal; 2 · side³ of the product.
     """
-    sizes, flops, works = sizes or Sizes(), dict[Calibrated, float](), dict[Calibrated, Work]()
+    sizes, flops, works = sizes or CalibrationSizes(), dict[Calibrated, float](), dict[Calibrated, Work]()
     for dtype in sizes.dtypes:
         for what, count, work in _works(device, getattr(torch, dtype), dtype, sizes):
             try:
@@ -94,7 +94,7 @@ def _measured(what: Calibrated, flops: float, seconds: list[float], pace: str) -
 
 
 def _works(
-    device: torch.device, dtype: torch.dtype, name: str, sizes: Sizes
+    device: torch.device, dtype: torch.dtype, name: str, sizes: CalibrationSizes
 ) -> Iterator[tuple[Calibrated, float, Work]]:
     left, right = (torch.randn(sizes.side, sizes.side, device=device, dtype=dtype) for _ in range(2))
     yield Calibrated(kernel="product", dtype=name), 2.0 * sizes.side**3, partial(torch.mm, left, right)

@@ -9,9 +9,9 @@ import torch
 from fake_cuda import FakeCuda, Redirected, install
 
 from attnbench.bench.measure import calibration as measured
-from attnbench.bench.measure.calibration import Sizes, calibration
+from attnbench.bench.measure.calibration import CalibrationSizes, calibration
 
-SIZES = Sizes(side=16, tokens=32, width=32, head_dims=(8, 16), dtypes=("float16", "bfloat16"))
+SIZES = CalibrationSizes(side=16, tokens=32, width=32, head_dims=(8, 16), dtypes=("float16", "bfloat16"))
 # nominal FLOPs by hand: 2 · 16³; 4 · heads · 32² · width with heads × width = 32
 PRODUCT, FULL = 8_192.0, 131_072.0
 
@@ -76,6 +76,6 @@ def test_flash_attention_3_is_measured_where_it_is_installed(cuda: FakeCuda, mon
 
 
 def test_a_processor_rehearses_with_what_it_has() -> None:
-    small = Sizes(side=16, tokens=16, width=16, head_dims=(8,), dtypes=("float32",))
+    small = CalibrationSizes(side=16, tokens=16, width=16, head_dims=(8,), dtypes=("float32",))
     found = list(calibration(torch.device("cpu"), small))
     assert {m.where["kernel"] for m in found} == {"product", "sdpa"} and all(m.value > 0 for m in found)

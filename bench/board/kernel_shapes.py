@@ -1,0 +1,162 @@
+"""Shapes at which kernels were timed on a GPU, each in two modes and perhaps in several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from ..core.cell import REFERENCE
+from ..core.protocol import LEAST_ROUNDS
+from ..core.record import Measurement
+from ..core.spec import Spec
+from ..score.cost import RelativeCost, costs_by_variant
+from ..score.key import BoardKey
+from ..stats.intervals import Estimate, mean_estimate, mean_of
+from ..stats.scoring import log_ratio
+from ..store.rows import newest
+from ..store.table import ResultTable
+
+RATE = "kernel_flops_per_second"
+BLOCK = 64
+
+WORK = {"forward": 1.0, "backward": 2.5, "both": 3.5}
+"""Nominal FLOPs over those of a forward pass. A backward pass makes the scores once more: five products for two."""
+
+MODES = {"forward": "forward", "both": "step"}
+"""The mode of a sweep that times each; a backward pass is the difference of both and a forward pass."""
+
+LEAST_PROCESSES = 3
+"""From so many on an interval is over processes, which differ by more than the rounds of one."""
+
+USUAL = {"batch", "length", "tokens", "heads", "kv_heads", "head_dim", "dtype", "causal", "input", "level"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelShape:
+    """`title`: the shape in words; `setting`: of its Records; `keys`: boards of its processes, for both and forward.
+
+    `costs`: of all variants, by process, for each of these.
+    """
+
+    table: ResultTable
+    title: str
+    setting: Mapping[str, Any]
+    keys: Mapping[str, Sequence[BoardKey]]
+    costs: Mapping[str, Sequence[Mapping[str, RelativeCost]]]
+
+    def flops(self, work: str) -> float:
+        """4 · batch · heads · length² · width of a head, half of them where it is causal, times that of the work."""
+        one = self.setting
+        full = 4.0 * int(one["batch"]) * int(one["width"]) * int(one["length"]) ** 2
+        return WORK[work] * full * (0.5 if one.get("causal") else 1.0)
+
+    def processes(self, work: str, name: str) -> list[RelativeCost]:
+        """Costs in every process; empty where the variant did not run in one of them."""
+        found = [costs[name] for costs in self.costs.get(work, ()) if name in costs and costs[name].seconds]
+        return found if len(found) == len(self.costs.get(work, ())) else []
+
+    def seconds(self, work: str, name: str) -> float | None:
+        """Median of the medians of the processes; of a backward pass the difference of two of these."""
+        if work == "backward":
+            both, forward = self.seconds("both", name), self.seconds("forward", name)
+            return both - forward if both and forward and both > forward else None
+        found = self.processes(work, name)
+        return median(each.median for each in found) if found else None
+
+    def best(self, work: str) -> str:
+        """The fastest dense kernel; empty where none ran."""
+        dense = {name for costs in self.costs.get(work, ()) for name in costs if Spec.parse(name).name == REFERENCE}
+        timed = {name: seconds for name in sorted(dense) if (seconds := self.seconds(work, name)) is not None}
+        return min(timed, key=timed.__getitem__, default="")
+
+    def over_best(self, work: str, name: str) -> Estimate | None:
+        """Log-ratio of its time to that of the best dense kernel, in the same rounds."""
+        own, dense = self.processes(work, name), self.processes(work, self.best(work))
+        if not own or not dense:
+            return None
+        logs = [_log_ratio(mine, theirs) for mine, theirs in zip(own, dense, strict=True)]
+        known = [log for log in logs if log is not None]
+        if len(known) < len(logs):
+            return None
+        return mean_estimate([log.value for log in known]) if len(known) >= LEAST_PROCESSES else mean_of(known)
+
+    def number(self, name: str, quantity: str, **where: object) -> float | None:
+        """That measurement of the variant, of both where there is one, else of the forward pass."""
+        rows = [each.row for work in ("both", "forward") for each in self.processes(work, name)]
+        found = (self.table.number(quantity, row, **where) for row in rows)
+        return next((measured.value for measured in found if measured is not None), None)
+
+    def rate(self, work: str, name: str, executed: bool = False) -> float | None:
+        """Nominal FLOPs per second; `executed`: of the scores that it computes, in blocks that are not empty."""
+        seconds, share = self.seconds(work, name), 1.0
+        if executed:
+            density, empty = self.number(name, "declared_density"), self.number(name, "block_sparsity", block=BLOCK)
+            share = (1.0 if density is None else density) * (1.0 - (empty or 0.0))
+        return self.flops(work) * share / seconds if seconds else None
+
+    def of_product(self, work: str, name: str) -> float | None:
+        """Its rate over what a large product of its precision reached in the same processes."""
+        keys, rate = self.keys.get("both" if work == "backward" else work, ()), self.rate(work, name)
+        reached = [m.value for m in rates(self.table, keys, kernel="product", dtype=self.setting.get("dtype"))]
+        return rate / median(reached) if rate and reached else None
+
+
+def kernel_shapes(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[str, list[KernelShape]]:
+    """By machine, the shapes of attention alone in whose processes known kernels were timed too."""
+    found: dict[tuple[str, str, str], dict[str, list[tuple[int, BoardKey]]]] = {}
+    settings: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    for key in board_keys:
+        setting = next((run.setting for run in key.runs(table, "time") if run.setting.get("length")), {})
+        work = next((work for work, mode in MODES.items() if mode == setting.get("mode")), "")
+        measured = {"batch", "heads", "width", "length"} <= setting.keys() and setting.get("level") == "attention"
+        if not work or not measured or next(rates(table, [key]), None) is None:
+            continue
+        task = Spec.parse(key.task)
+        rest = Spec(task.name, tuple(each for each in task.parameters if each[0] not in ("mode", "process")))
+        family = (key.machine, str(rest), key.preset)
+        found.setdefault(family, {}).setdefault(work, []).append((int(str(task.get("process") or 1)), key))
+        settings[family] = setting
+    machines: dict[str, list[KernelShape]] = {}
+    for family, by_work in found.items():
+        keys = {work: [key for _, key in sorted(members)] for work, members in by_work.items()}
+        shape = KernelShape(
+            table=table, title=_title(settings[family], family[1]), setting=settings[family], keys=keys,
+            costs={
+                work: [costs_by_variant(table, key, "step" if work == "both" else "forward") for key in members]
+                for work, members in keys.items()
+            },
+        )  # fmt: skip
+        machines.setdefault(family[0], []).append(shape)
+    return machines
+
+
+def claimed(machines: Mapping[str, Sequence[KernelShape]]) -> set[BoardKey]:
+    """The boards that these shapes are made of, which need no other."""
+    return {key for shapes in machines.values() for shape in shapes for keys in shape.keys.values() for key in keys}
+
+
+def rates(table: ResultTable, keys: Sequence[BoardKey], pace: str = "cooled", **where: object) -> Iterator[Measurement]:
+    """What known kernels reached in the processes of these boards."""
+    for run in (run for key in keys for run in newest(key.runs(table, "time"), "variant")):
+        for measured in table.measurements(run.at).get(RATE, ()):
+            if (where | {"pace": pace}).items() <= measured.where.items() and measured.value > 0:
+                yield measured
+
+
+def _log_ratio(mine: RelativeCost, theirs: RelativeCost) -> Estimate | None:
+    """By rounds where they shared them, whether or not the reference ran beside them; else through the reference."""
+    if mine.block == theirs.block and len(mine.seconds) == len(theirs.seconds) >= LEAST_ROUNDS:
+        return log_ratio(mine.seconds, theirs.seconds)
+    return theirs.advantage_over(mine) if mine.cost is not None and theirs.cost is not None else None
+
+
+def _title(setting: Mapping[str, Any], task: str) -> str:
+    """The shape, and what else tells it from others."""
+    heads, keys = int(setting["heads"]), setting.get("kv_heads")
+    shape = f"{setting['batch']} × {setting['length']:,} tokens, {heads} heads"
+    shape += f" ({keys} of keys)" * bool(keys) + f" of {int(setting['width']) // max(heads, 1)}"
+    words = [shape, setting.get("dtype"), "causal" if setting.get("causal") else "full", setting.get("input")]
+    more = [f"{name}={value}" for name, value in Spec.parse(task).parameters if name not in USUAL]
+    return ", ".join(str(word) for word in [*words, *more] if word)
