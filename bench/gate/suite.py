@@ -117,10 +117,18 @@ class Property:
             return NotApplicable(NEEDS[self.needs])
         case = first if self.whole else first.affordable
         if self.over == "first":
-            return worst(self.test(case))
+            return worst(until_refused(self.test(case)))
         cases = case.narrow.cases if self.over == "narrow" else case.cases
         measured = [each for each in cases if self.over == "all" or each.dtype == first.dtype]
-        return worst(answer for each in measured for answer in self.test(each))
+        return worst(answer for each in measured for answer in until_refused(self.test(each)))
+
+
+def until_refused(answers: Answers) -> Answers:
+    """A kernel may refuse inputs only as it gets them; what was measured before counts."""
+    try:
+        yield from answers
+    except Unsupported as refusal:
+        yield NotApplicable(str(refusal))
 
 
 def worst(answers: Iterable[Answer]) -> Answer:

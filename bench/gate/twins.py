@@ -32,6 +32,12 @@ SLOW = {"flex", "triton"}
 EAGER = "eager"
 ON_DEMAND = {"cpu": {"flex", "triton"}, "cuda": {"flex"}}
 """Implementations that run on such a device only where a selection names them."""
+SWITCHES = {
+    "cudnn": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
+    "flash": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    "efficient": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
+}
+"""Of PyTorch's attention kernels on a CUDA device, by the names that softmax has for them; `math` is always there."""
 GROUPED = (6, 2)
 """Heads, and keys that they share: groups of more than two, and more than one of them."""
 DECODED = 8
@@ -153,11 +159,17 @@ def paths(variant: VariantSource, shape: AttentionShape) -> list[Path]:
     return [path for path in found if path.name != "auto"]
 
 
+def left_out() -> list[str]:
+    """PyTorch's attention kernels that may not run in this process, since the gate found them wrong, or by request."""
+    return [name for name, (may_run, _) in SWITCHES.items() if not may_run()]
+
+
 def examined(factory: VariantFactory, device: str, thorough: bool = True) -> tuple[str, ...]:
-    """The implementations to compare with eager: the forced one, or all, but for rare ones where it is to be quick."""
+    """The implementations to compare with eager: the forced one, or all, but for those that are left out, and for rare
+    ones where it is to be quick."""
     if factory.forced:
         return (factory.forced,)
-    rare = set() if thorough else ON_DEMAND.get(torch.device(device).type, set())
+    rare = set(left_out()) | (set() if thorough else ON_DEMAND.get(torch.device(device).type, set()))
     return tuple(name for name in factory.implementations if name not in rare)
 
 

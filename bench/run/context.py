@@ -19,6 +19,7 @@ from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Reco
 from ..core.registry import TASKS, VARIANTS
 from ..core.targets import LARGEST_SOURCE
 from ..gate.build import Incorrect
+from ..gate.twins import left_out
 from ..measure.machine import describe, device_name
 from ..models.blocks import parameters_with_projections
 from ..store.store import Store
@@ -109,6 +110,9 @@ class RecordBuilder:
                 "float32_products": torch.get_float32_matmul_precision(),
                 "float32_convolutions": convolutions,
             }
+        ran = self.implementation
+        if ran and self.context.device.type == "cuda" and (kernels := left_out()):
+            ran += f"; without {', '.join(kernels)}"
         return Record.of(
             self.cell,
             outcome,
@@ -122,7 +126,7 @@ class RecordBuilder:
             metric=self.metric if self.cell.lane != "time" else None,
             setting=setting,
             absent=self.absent,
-            implementation=self.implementation,
+            implementation=ran,
             artifacts=self.artifacts | self._sources(),
             executor=self.context.executor,
             node=self.context.node,

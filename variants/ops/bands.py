@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..contract import AttentionShape, accumulator, masked_softmax, repeat_heads
 from .dropout import KeptPairs, WeightDropout
-from .fused_softmax import keep_layout
+from .fused_softmax import choice, keep_layout
 from .relative_positions import RankPositions
 
 
@@ -135,15 +135,16 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, sc
     groups = query.shape[1:-2]
     # each group is a head of its own to the kernel
     heads = query.flatten(1, -3), key.flatten(1, -3), value.flatten(1, -3)
-    output = F.scaled_dot_product_attention(
-        heads[0],
-        heads[1],
-        heads[2],
-        attn_mask=None if allowed is None else allowed.expand(-1, *groups, -1, -1).flatten(1, -3),
-        dropout_p=dropout,
-        scale=scale,
-        enable_gqa=key.shape[1] != query.shape[1],
-    )
+    with choice(heads[0]):
+        output = F.scaled_dot_product_attention(
+            heads[0],
+            heads[1],
+            heads[2],
+            attn_mask=None if allowed is None else allowed.expand(-1, *groups, -1, -1).flatten(1, -3),
+            dropout_p=dropout,
+            scale=scale,
+            enable_gqa=key.shape[1] != query.shape[1],
+        )
     if output.device.type == "cuda":
         # which may be cuDNN's
         keep_layout(output)

@@ -49,7 +49,7 @@ def fused_softmax(
         allowed = allowed | dead
     if backend == "flash" and allowed is not None:
         raise Unsupported("impl=flash: it takes no mask but the causal one of a square; use impl=efficient")
-    with _only(backend) if backend else nullcontext():
+    with choice(query, backend):
         output = F.scaled_dot_product_attention(
             query,
             key,
@@ -59,7 +59,7 @@ def fused_softmax(
             is_causal=fused_causal,
             enable_gqa=key.shape[1] != query.shape[1],
         )
-    ran = backend or _chosen(query, key, value, allowed, dropout, fused_causal)
+        ran = backend or _chosen(query, key, value, allowed, dropout, fused_causal)
     if ran == "cudnn":
         keep_layout(output)
     return output if dead is None else output.masked_fill(dead, 0.0), ran
@@ -81,18 +81,36 @@ def keep_layout(output: Tensor) -> None:
             return gradient
         return gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
 
-    output.register_hook(laid_out)
+    output.register_hook(laid_out)  # type: ignore[no-untyped-call]
 
 
-def _only(backend: str) -> AbstractContextManager[None]:
-    """Inside, PyTorch has the backend of this name alone."""
-    # what is traced runs later, and Dynamo knows PyTorch's own context
-    return sdpa_kernel(BACKENDS[backend]) if torch.compiler.is_compiling() else _asked(backend)
+def choice(query: Tensor, backend: str = "") -> AbstractContextManager[None]:
+    """Inside, PyTorch has the backend of that name alone, or its own choice: for a single query without cuDNN's.
+
+    That builds a plan for each new shape, which took 0.4 s with torch 2.11 (github.com/modelscope/FunASR, issue 3704):
+    in decoding each step has a new number of keys.
+    """
+    if torch.compiler.is_compiling():
+        # what is traced runs later, and Dynamo knows PyTorch's own context
+        return sdpa_kernel(BACKENDS[backend]) if backend else nullcontext()
+    if backend:
+        return _asked(backend)
+    decodes = query.shape[-2] == 1 and query.device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled()
+    return _without_cudnn() if decodes else nullcontext()
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 @contextmanager
 def _asked(backend: str) -> Iterator[None]:
-    """As `_only`; raises Unsupported, with PyTorch's reasons and without its warnings, where it refuses the inputs."""
+    """That backend alone; raises Unsupported, with PyTorch's reasons and not its warnings, where it refuses the inputs."""
     try:
         with warnings.catch_warnings(record=True) as said, sdpa_kernel(BACKENDS[backend]):
             warnings.simplefilter("always")

@@ -72,7 +72,7 @@ def test_a_file_that_changed_is_reason_to_ask_again(tmp_path, examined, monkeypa
 
 def test_a_red_gate_is_asked_every_time(tmp_path, examined):
     class Red:
-        property, detail, measured = "finite", "it is not", 1.0
+        property, detail, measured, allowed = "finite", "it is not", 1.0, 0.0
 
     examined[1].red = Red
     for _ in range(2):

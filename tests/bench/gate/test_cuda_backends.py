@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import fake_cuda
 import pytest
@@ -11,9 +13,18 @@ import torch
 from fake_kernels import FakeKernels
 from torch.nn import functional as F
 
+from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import Unsupported
+from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import VARIANTS
+from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import GateResult, examine, quick_gate, suite
+from attnbench.bench.gate import build as gate_build
+from attnbench.bench.gate.build import Incorrect, build_checked_cached, require_correct
+from attnbench.bench.gate.twins import SWITCHES
+from attnbench.bench.run.context import RecordBuilder, WorkerContext
+from attnbench.bench.store.store import Store
+from attnbench.tasks.data.data import place
 from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.kernels.triton import launch
 
@@ -104,6 +115,16 @@ def test_the_blocks_of_a_window_read_such_a_gradient_rightly_too(device: FakeKer
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("name", ["softmax", "local"])
+def test_decoding_never_asks_cudnn_for_a_plan_of_each_length(device: FakeKernels, name: str) -> None:
+    variant, state = build(name, SHAPE), None
+    with torch.no_grad():
+        for _ in range(5):
+            _, state = variant.step(heads(length=1), heads(length=1), heads(length=1), state)
+    assert device.ran and "cudnn" not in device.ran
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SMOKE)
 def test_a_right_variant_is_right_there(device: FakeKernels, name: str, dtype: str) -> None:
@@ -128,3 +149,71 @@ def test_every_variant_holds_there_or_is_not_applicable(device: FakeKernels, nam
         findings = examine(name, replace(shape, causal=False), thorough=False)
     assert reds(findings) == []
     assert {"finite", "deterministic", "layout"} <= {each.property for each in findings if each.held}
+
+
+@pytest.fixture
+def switches() -> Iterator[None]:
+    """What a test switches off is on again after it."""
+    yield
+    for _, switch in SWITCHES.values():
+        switch(True)
+
+
+@pytest.mark.usefixtures("switches")
+def test_a_wrong_backend_is_named_and_softmax_goes_on_with_another(device: FakeKernels) -> None:
+    device.wrong = ("cudnn",)
+    with pytest.warns(RuntimeWarning, match=r"cudnn is wrong \(twin: gradient of key of its twin.* 0\.1\d, allowed"):
+        require_correct(Spec("softmax"), SHAPE, 1, "short")
+    device.ran.clear()
+    variant = build("softmax", replace(SHAPE, padding=False))
+    variant(heads(), heads(), heads(), Mask(causal=True))
+    assert device.ran == {"flash"} and variant.implementation == "flash"
+    # by its name it stays what it is
+    with pytest.raises(Incorrect, match="twin: gradient of key of its twin"):
+        require_correct(Spec.parse("softmax[impl=cudnn]"), SHAPE, 1, "short")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("switches")
+def test_a_reference_that_no_backend_makes_right_says_what_was_found_and_allowed(device: FakeKernels) -> None:
+    device.wrong = ("cudnn", "flash", "efficient", "math")
+    with pytest.raises(Incorrect) as refused:
+        require_correct(Spec("softmax"), SHAPE, 1, "short")
+    for name in ("cudnn", "flash", "efficient"):
+        assert re.search(rf"{name} is wrong \(twin: [^:]*: 0\.1\d, allowed 0\.0\d+\)", str(refused.value))
+
+
+def test_a_wrong_variant_is_not_excused_by_right_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = GateResult(property="twin", held=False, measured=0.3, allowed=0.02, detail="output of its twin")
+    monkeypatch.setattr(gate_build, "quick_gate", lambda spec, *_, **__: wrong if str(spec) == "linear" else None)
+    with pytest.raises(Incorrect, match=r"^twin: .*: 0.3, allowed 0.02; of PyTorch's .* each is right here$"):
+        require_correct(Spec("linear"), SHAPE, 1, "short")
+
+
+@pytest.mark.usefixtures("switches")
+def test_what_passed_without_a_kernel_is_examined_again_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, shape = [], replace(SHAPE, device="cpu")
+    monkeypatch.setattr(gate_build, "quick_gate", lambda *given, form, **_: asked.append(form))
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    build_checked_cached(tmp_path, "box")(Spec("softmax"))(shape)
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    for _ in range(2):
+        build_checked_cached(tmp_path, "box")(Spec("softmax"))(shape)
+    assert asked == ["short", "own"] * 2
+
+
+@pytest.mark.usefixtures("switches")
+def test_a_record_names_the_kernels_that_were_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_cuda.install(monkeypatch)
+    cell, ran = Cell(variant=Spec("softmax"), task=Spec("lra-text"), preset=Spec("smoke")), []
+    with fake_cuda.Redirected():
+        context = WorkerContext(
+            device=torch.device("cuda", 0), place=place(offline=True), store=Store(tmp_path), digests={cell.key: "d"},
+            block="b", send=lambda event: None,
+        )  # fmt: skip
+        for may_run in (True, False):
+            torch.backends.cuda.enable_cudnn_sdp(may_run)
+            ran.append(RecordBuilder(context, cell, implementation="flash").record(Outcome.OK).implementation)
+    assert ran == ["flash", "flash; without cudnn"]
