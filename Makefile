@@ -53,9 +53,10 @@ soak: $(VENV)/.test
 	ATTNBENCH_TEST_SEED=$(SEED) $(PYTEST) -m soak
 	@echo 'soak passed: seed $(SEED), commit '$$(git rev-parse --short HEAD)', '$$(date -u +%FT%TZ)
 
-# what a machine with a GPU is wanted for, in twenty minutes: build/gpu, a folder to send back (docs/gpu.md)
+# what a machine with a GPU is wanted for, in twenty minutes: build/gpu, a folder to send back (docs/gpu.md);
+# `make gpu MINUTES=8` is for a GPU that is lent for so long
 gpu: $(VENV)/.demo
-	$(BIN)/python tools/gpu/everything.py --out build/gpu
+	$(BIN)/python tools/gpu/everything.py --out build/gpu $(if $(MINUTES),--minutes $(MINUTES))
 
 # wheels for Python 3.12 of what an image with torch, triton and numpy lacks, into build/wheels, to be carried there
 wheels: $(VENV)/.demo

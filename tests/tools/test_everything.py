@@ -86,6 +86,56 @@ def test_the_bundle_of_a_gpu_is_two_steps_and_all_of_them_are_seven(
     assert f"merge {tmp_path}/results" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("rehearse", [False, True])
+def test_a_lent_gpu_gets_what_is_worth_most_first_and_nothing_beside_what_is_timed(rehearse: bool) -> None:
+    found = everything.lent_steps(8.0, rehearse=rehearse)
+    assert tuple(step.name for step in found) == everything.LENT
+    assert [step.name for step in found if step.alone] == ["kernels-gpu-short", "mission-times"]
+    together = max(step.minutes for step in found if not step.alone)
+    assert together + sum(step.minutes for step in found if step.alone) == pytest.approx(8.0)
+    for step in found:
+        given = (
+            dict(zip(step.words[::2], step.words[1::2], strict=True)) if step.verb == "run" and not step.script else {}
+        )
+        for task in parse_selection(given.get("--task", "")) if "--task" in given else ():
+            assert TASKS.build(TASKS.resolve(task)).recipe(Spec.parse(given["--preset"]))
+        if "--suite" in given:
+            assert load_suite(given["--suite"]).tasks
+
+
+def test_steps_of_a_lent_gpu_share_the_time_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits: dict[str, float] = {}
+
+    def done(step: Any, out: Path, device: str) -> dict[str, object]:
+        limits[step.name] = step.minutes
+        if step.name == "gates":
+            raise_at_once = {"exit_code": None, "outcome": "TIME LIMIT"}
+            return dict.fromkeys(("step", "about", "found", "log", "last_line"), "") | {"seconds": 1} | raise_at_once
+        return dict.fromkeys(("step", "outcome", "about", "found", "log"), "") | {"seconds": 1, "exit_code": 0}
+
+    monkeypatch.setattr(everything, "done", done)
+    monkeypatch.setattr(sys, "argv", ["everything.py", "--out", str(tmp_path), "--minutes", "10", "--rehearse"])
+    # the fault of one step is the exit code, and ends no other
+    assert everything.main() == 1 and list(limits)[-2:] == ["kernels-gpu-short", "mission-times"]
+    # the first ended at once: all of their time is for those that run alone, by their shares, then all for the last
+    assert limits["kernels-gpu-short"] == pytest.approx(7.0, abs=0.2)
+    assert limits["mission-times"] == pytest.approx(10.0, abs=0.2)
+    assert "TIME LIMIT" in capsys.readouterr().out
+
+
+def test_a_step_at_its_limit_is_interrupted_before_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print('kept'))); print('in'); time.sleep(60)"
+    )
+    monkeypatch.setattr(everything.Step, "command", lambda *_: [sys.executable, "-c", code])
+    found = everything.done(everything.Step(name="one", about="", words=(), minutes=0.05), tmp_path, "cpu")
+    assert found["outcome"] == "TIME LIMIT" and found["last_line"] == "kept"
+
+
 @pytest.mark.slow  # trains nothing, but compiles a kernel for the interpreter and runs six processes
 def test_a_rehearsed_bundle_is_merged_by_the_one_who_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["everything.py", "--out", str(tmp_path / "gpu"), "--rehearse"])

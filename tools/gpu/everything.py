@@ -1,5 +1,8 @@
 """What a machine with a GPU is wanted for: `python tools/gpu/everything.py --out FOLDER`, about twenty minutes.
 
+`--minutes 8` is for a GPU that is lent: the gate of all variants, the kernels and the mission's command side by side,
+then calibrated speeds alone, each with its share of the time. Where it ends, all that was measured stays.
+
 Are the kernels right, and how fast are they: a folder to send back, whose Records `attnbench merge` takes. `--all` adds
 hours: what they cost inside a compiled block, how they decode, and what is learned with them. A process for each step,
 with a time limit of its own; what is measured already is not measured again, so that the command goes on where it was
@@ -9,14 +12,18 @@ stopped. The answers of the boards come after the steps, and last a short table;
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import IO
 
 HERE = Path(__file__).parent
 
@@ -24,6 +31,21 @@ OURS = "rela,sparsemax,entmax15"
 LEARNING = "rela,entmax15"
 BUNDLE = ("check", "kernels-short")
 """The steps of twenty minutes."""
+
+MISSION = "pt-2x64[length=1024,steps=10000,timing_seconds=6,warmup=4000]"
+"""Half of the steps, on texts of a quarter: what eight minutes have room for."""
+
+LENT = ("gates", "check", "mission", "kernels-gpu-short", "mission-times")
+"""The steps of a GPU that is lent, what is worth most first."""
+
+SHARE_ALONE = 0.36
+"""Of the time of a lent GPU, for speeds: nothing may run beside them."""
+
+PATIENCE = 8.0
+"""Seconds that a step at its limit may take to end by itself."""
+
+TOLD = 6
+"""Last lines of each log that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +59,15 @@ class Step:
     minutes: float
     script: str = ""
     writes: str = ""
+    verb: str = "run"
+    alone: bool = True
 
     def command(self, out: Path, device: str) -> list[str]:
         """The command of its process; attnbench writes Records into one folder for all steps."""
         if self.script:
             return [sys.executable, str(HERE / self.script), *self.words, "--json", str(out / self.writes)]
-        ours = [sys.executable, "-m", "attnbench", "run", *self.words]
-        return [*ours, "--device", device, "--results", str(out / "results")]
+        ours = [sys.executable, "-m", "attnbench", self.verb, *self.words, "--device", device]
+        return [*ours, "--results", str(out / "results")] if self.verb == "run" else ours
 
 
 def steps(*, rehearse: bool, beside: tuple[str, ...] = ()) -> list[Step]:
@@ -85,31 +109,70 @@ def steps(*, rehearse: bool, beside: tuple[str, ...] = ()) -> list[Step]:
     ]  # fmt: skip
 
 
+def lent_steps(minutes: float, *, rehearse: bool) -> list[Step]:
+    """The steps of `minutes` on a lent GPU: those that need no quiet share the first part, speeds have the second."""
+    together, alone = minutes * (1 - SHARE_ALONE), minutes * SHARE_ALONE
+    preset, cores = "smoke" if rehearse else MISSION, len(os.sched_getaffinity(0))
+    learned = ("--variants", LEARNING, "--task", "lra-text", "--seeds", "1", "--preset", preset, "--lanes")
+    some, few = str(max(1, cores * 3 // 4)), str(max(1, cores // 4))
+    checked = ("no-attention",) if rehearse else ("--all", "--dtype", "bfloat16")
+    kernels = ("--rehearse", "--variants", "linear") if rehearse else ("--minutes", f"{together - 0.3:.2f}")
+    speeds = ("--suite", "kernels-gpu-short")
+    if rehearse:
+        sweep = "sweep[length=64,mode=forward,step,causal=true,heads=2,head_dim=16,dtype=bfloat16,input=local]"
+        speeds = ("--variants", "rela", "--task", sweep, "--preset", "quick[timing_seconds=0.2]")
+    return [
+        Step(name="gates", about="variants keep their promises", verb="check", alone=False, minutes=together,
+             words=(*checked, "--jobs", some)),
+        Step(name="check", about="kernels are right", script="check_kernels.py", writes="check.json", alone=False,
+             minutes=together, words=("--no-harness", *kernels, "--jobs", few)),
+        Step(name="mission", about="what is learned", alone=False, minutes=together, words=(*learned, "train")),
+        Step(name="kernels-gpu-short", about="beside the best dense kernel", minutes=0.7 * alone, words=speeds),
+        Step(name="mission-times", about="cost of a step there", minutes=0.3 * alone, words=(*learned, "time")),
+    ]  # fmt: skip
+
+
 def _timed(name: str, about: str, variants: str, preset: str, minutes: float, task: str) -> Step:
     words = ("--variants", variants, "--task", task, "--preset", preset)
     return Step(name=name, about=about, words=words, minutes=minutes)
 
 
 def done(step: Step, out: Path, device: str) -> dict[str, object]:
-    """What came of one step; its output is in a file of its own."""
+    """What came of one step; its output is in a file of its own, whose last lines are shown."""
     command, log = step.command(out, device), out / f"{step.name}.log"
     before = _outcomes(out)
     print(f"{step.name}: {shlex.join(command[1:])}", flush=True)
     started = time.monotonic()
     with log.open("w", encoding="utf-8") as file:
         try:
-            code: int | None = subprocess.run(
-                command, stdout=file, stderr=subprocess.STDOUT, timeout=60 * step.minutes, check=False
-            ).returncode
+            code: int | None = _ended(command, file, 60 * step.minutes)
         except subprocess.TimeoutExpired:
             code = None
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
+    told = [f"  {line[:200]}" for line in lines[-TOLD:]]
+    print(f"{step.name} ended after {time.monotonic() - started:.0f} s:", *told, sep="\n", flush=True)
     return {
         "step": step.name, "about": step.about, "found": _found(step, out, before),
         "command": shlex.join(command), "exit_code": code,
         "outcome": "done" if code == 0 else "TIME LIMIT" if code is None else f"exit code {code}",
         "seconds": round(time.monotonic() - started, 1), "log": log.name, "last_line": lines[-1] if lines else "",
     }  # fmt: skip
+
+
+def _ended(command: list[str], file: IO[str], seconds: float) -> int:
+    """The exit code of `command`; at its limit it is interrupted first, so that it keeps what it has."""
+    # bytecode is kept although an image may forbid it: dozens of processes would else compile all of torch anew
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment) as process:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
+            raise
+        finally:
+            process.kill()
 
 
 def _found(step: Step, out: Path, before: Counter[str]) -> str:
@@ -161,14 +224,14 @@ def show_boards(out: Path) -> list[str]:
 
 def table(found: list[dict[str, object]]) -> list[str]:
     """One line for each step; of one that failed also the last line of its log."""
-    lines = [f"{'step':14} {'outcome':12} {'time':>8}  {'about':28} {'found':32} log"]
+    lines = [f"{'step':18} {'outcome':12} {'time':>8}  {'about':28} {'found':32} log"]
     for one in found:
         time_of = f"{one['seconds']:,.0f} s"
         lines.append(
-            f"{one['step']:14} {one['outcome']:12} {time_of:>8}  {one['about']:28} {one['found']:32} {one['log']}"
+            f"{one['step']:18} {one['outcome']:12} {time_of:>8}  {one['about']:28} {one['found']:32} {one['log']}"
         )
         if one["exit_code"] != 0 and one["last_line"]:
-            lines.append(f"{'':14} {one['last_line']}")
+            lines.append(f"{'':18} {one['last_line']}")
     return lines
 
 
@@ -178,6 +241,7 @@ def main() -> int:
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--steps", nargs="+", metavar="NAME", default=BUNDLE, help="these, in the order of all")
     chosen.add_argument("--all", action="store_true", help="every step, which takes hours")
+    chosen.add_argument("--minutes", type=float, help="what is worth most on a GPU that is lent for so long, such as 8")
     parser.add_argument("--device", default="cuda", help="device, as attnbench takes it")
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes on a CPU")
     arguments = parser.parse_args()
@@ -191,18 +255,35 @@ def main() -> int:
     beside = tuple(name for name in ("adasplash",) if name in named)
     if not beside:
         print("adasplash is not beside ours: pip install tools/adasplash_package")
-    wanted = steps(rehearse=arguments.rehearse, beside=beside)
+    if arguments.minutes:
+        arguments.steps, wanted = LENT, lent_steps(arguments.minutes, rehearse=arguments.rehearse)
+    else:
+        wanted = steps(rehearse=arguments.rehearse, beside=beside)
     known = [step.name for step in wanted]
     if unknown := set(arguments.steps) - set(known):
         parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     arguments.out.mkdir(parents=True, exist_ok=True)
     device = "cpu" if arguments.rehearse else arguments.device
-    found = []
-    for step in wanted:
-        if arguments.all or step.name in arguments.steps:
-            found.append(done(step, arguments.out, device))
-            # after each, so that an interruption loses nothing
-            (arguments.out / "summary.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    found: list[dict[str, object]] = []
+    begun = time.monotonic()
+
+    def keep(one: dict[str, object]) -> None:
+        found.append(one)
+        # after each, so that an interruption loses nothing
+        (arguments.out / "summary.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+    asked = [step for step in wanted if arguments.all or step.name in arguments.steps]
+    if together := [step for step in asked if not step.alone]:
+        with ThreadPoolExecutor(len(together)) as pool:
+            for one in pool.map(lambda step: done(step, arguments.out, device), together):
+                keep(one)
+    alone = [step for step in asked if step.alone]
+    for at, step in enumerate(alone):
+        if arguments.minutes:
+            # what the steps before left over is for those that come
+            left = arguments.minutes - (time.monotonic() - begun) / 60
+            step = replace(step, minutes=left * step.minutes / sum(each.minutes for each in alone[at:]))
+        keep(done(step, arguments.out, device))
     print()
     if (arguments.out / "results").is_dir():
         print(*show_boards(arguments.out), "", sep="\n")
