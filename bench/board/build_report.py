@@ -27,7 +27,7 @@ from .kernel_board import board_for_kernels
 from .kernel_shapes import KernelShape, claimed, kernel_shapes
 from .length_board import LengthSweep, board_for_lengths, sweeps
 from .length_columns import part_timed
-from .report import COST_MAP, FigureRow, Report, SettingCurves
+from .report import COST_MAP, KERNELS, FigureRow, Report, SettingCurves
 from .report_maps import Maps, attention_maps
 from .serving_board import ServingSweep, board_for_serving, serving_sweeps
 from .setting_tables import BY_AXIS, RIGHT_KEY, values_at
@@ -127,7 +127,9 @@ def report_for_kernels(table: ResultTable, machine: str, shapes: Sequence[Kernel
     keys = sorted(claimed({machine: shapes}))
     runs = [run for key in keys for run in key.runs(table, "time")]
     board = board_for_kernels(table, machine, shapes)
-    return Report(name=board.name, board=board, commands=_commands(keys[0], runs), **_origin(table, runs))
+    return Report(
+        name=board.name, board=board, commands=_commands(keys[0], runs), group=KERNELS, **_origin(table, runs)
+    )  # fmt: skip
 
 
 def report_for_serving(table: ResultTable, sweep: ServingSweep) -> Report:
