@@ -1,14 +1,19 @@
 """Time of a batch and of a training step in two versions of attnbench, by processes that take turns.
 
 Run: python tools/training_loop.py OLD NEW [TASK ...]     OLD, NEW: folders that hold a folder `attnbench`
+     python tools/training_loop.py --captured TASK VARIANT ...     on a GPU: steps with and without a CUDA graph
 
-Both train softmax on one thread at the task's preset `quick`, by its own `Trainer`, with the time of each step taken
-where it reports, on the wall and of the processor, which other work on the machine lengthens less; a batch is that of
-`pt-2x64`, or of `base` where there is none. Data are those of ATTNBENCH_DATA where it has them, otherwise random ones
-of the same shape, in memory maps as real ones are. A round is one process of each version, in an order that turns
-round; a ratio is that of the medians of a round, and shown are the median ratio, the smallest and the largest. Under
-load only large differences show, so that what a step does is counted too: whether its operators and the shapes of their
-tensors are the same, and its calls of Python. ATTNBENCH_ROUNDS: how many rounds. Nothing is asserted.
+With --captured each variant is trained for ATTNBENCH_STEPS steps at `pt-2x64`, once as CUDA graphs and once without, by
+its own `Trainer`. A line gives milliseconds of a step, those of the host in it, the share of replays or why there are
+none, whether the losses have the same bits, and seconds of a validation. What fails for one variant is its line.
+
+Otherwise both train softmax on one thread at the task's preset `quick`, by its own `Trainer`, with the time of each
+step taken where it reports, on the wall and of the processor, which other work on the machine lengthens less; a batch
+is that of `pt-2x64`, or of `base` where there is none. Data are those of ATTNBENCH_DATA where it has them, otherwise
+random ones of the same shape, in memory maps as real ones are. A round is one process of each version, in an order that
+turns round; a ratio is that of the medians of a round, and shown are the median ratio, the smallest and the largest.
+Under load only large differences show, so that what a step does is counted too: whether its operators and the shapes of
+their tensors are the same, and its calls of Python. ATTNBENCH_ROUNDS: how many rounds. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from collections.abc import Callable
 from typing import Any
 
 ROUNDS, STEPS, BATCHES = int(os.environ.get("ATTNBENCH_ROUNDS", "5")), 30, 60
+CAPTURED_STEPS, CAPTURED_FROM = int(os.environ.get("ATTNBENCH_STEPS", "200")), 20
 COUNTED = 6
 
 TASKS = ("lra-text", "lra-image", "lra-retrieval", "tinyshakespeare", "wmt14-en-de", "recall")
@@ -158,6 +164,72 @@ def measure(name: str) -> dict[str, object]:
     }  # fmt: skip
 
 
+def compare_captured(name: str, variants: list[str]) -> None:
+    """Trains each variant with and without a CUDA graph, on the first GPU or, to try this code, on the CPU."""
+    # as workers train
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    import torch
+
+    from attnbench.bench.core.registry import TASKS as known
+    from attnbench.bench.core.spec import Spec
+    from attnbench.tasks.data.data import place
+
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    task = known.build(known.resolve(Spec.parse(name)))
+    preset = f"pt-2x64[steps={CAPTURED_STEPS},evaluate_every={CAPTURED_STEPS // 2}]"
+    recipe = task.recipe(Spec("pt-2x64")).with_overrides(Spec.parse(preset))
+    dataset = task.load(place(offline=False, notice=print), recipe, 0, "validation")
+    for variant in variants:
+        try:
+            steps = [train_once(task, recipe, dataset, variant, device, graphs) for graphs in (True, False)]
+        except Exception as error:
+            print(f"{variant:16} {type(error).__name__}: {str(error).partition(chr(10))[0]}", flush=True)
+            continue
+        told = [f"{each['ms']:7.2f} ms, host {each['host']:6.2f} ms" for each in steps]
+        same = "the same bits" if steps[0]["losses"] == steps[1]["losses"] else f"OTHER: {[s['losses'] for s in steps]}"
+        print(
+            f"{variant:16} {steps[0]['graphs']}: {told[0]}; ordinary: {told[1]}; losses {same}; "
+            f"validation {steps[0]['validation']:.2f} s; ran as {steps[0]['ran']}",
+            flush=True,
+        )
+
+
+def train_once(task: Any, recipe: Any, dataset: Any, variant: str, device: Any, graphs: bool) -> dict[str, Any]:
+    import torch
+
+    from attnbench.bench.train import captured_step
+    from attnbench.bench.train.objectives.registry import objective_for
+    from attnbench.bench.train.trainer import Trainer
+    from attnbench.variants import build
+
+    captured_step.MOST_PARAMETERS = 50_000_000 if graphs else 0
+    objective = objective_for(task.problem(), recipe)
+    model = objective.model(lambda shape: build(variant, shape), 0, str(device)).to(device)
+    at: dict[int, tuple[float, float]] = {}
+
+    def mark(training: Any) -> None:
+        # at the end of the first stretch and before the first validation
+        if training.step in (CAPTURED_FROM, CAPTURED_STEPS // 2 - 1):
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            at[training.step] = time.perf_counter(), training.host_seconds
+
+    trainer = Trainer(objective, model, dataset, task=task.name, seed=0, device=device, report=mark)
+    training = trainer.run()
+    (begun, before), (ended, after) = at.values()
+    count = CAPTURED_STEPS // 2 - 1 - CAPTURED_FROM
+    started = time.perf_counter()
+    objective.evaluate(model, dataset.validation, device)
+    return {
+        "ms": 1e3 * (ended - begun) / count, "host": 1e3 * (after - before) / count,
+        "validation": time.perf_counter() - started, "ran": model.variants[0].implementation,
+        "graphs": trainer.uncaptured or f"graphs {training.replays / training.step:.0%}",
+        "losses": [(point.train_loss, point.validation_loss) for point in training.curve],
+    }  # fmt: skip
+
+
 def work(old: dict[str, Any], new: dict[str, Any]) -> str:
     same = "the same" if old["operators"] == new["operators"] else "OTHER"
     return f"{same} operators, {old['calls']:,} and {new['calls']:,} calls"
@@ -201,5 +273,7 @@ def main(old: str, new: str, names: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         print(json.dumps(measure(sys.argv[2])))
+    elif sys.argv[1:2] == ["--captured"]:
+        compare_captured(sys.argv[2], sys.argv[3:])
     else:
         main(sys.argv[1], sys.argv[2], sys.argv[3:])
