@@ -90,7 +90,7 @@ def reports_for_sweeps(table: ResultTable, trained: list[BoardKey], untrained: l
     served = serving_sweeps(table, untrained)
     shown = {key for sweep in served for key in sweep.board_keys.values()}
     swept = sweeps(table, trained) + sweeps(table, [key for key in untrained if key not in shown], least=1)
-    found = [report_for_kernels(table, machine, shapes) for machine, shapes in kernels.items()]
+    found = [report_for_kernels(table, group, shapes) for group, shapes in kernels.items()]
     found += [report_for_serving(table, sweep) for sweep in served]
     for machine, members in by_machine(table, swept).items():
         found += [report_for_map(table, machine, members)] if len(members) >= LEAST else []
@@ -122,11 +122,11 @@ def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step"
     )
 
 
-def report_for_kernels(table: ResultTable, machine: str, shapes: Sequence[KernelShape]) -> Report:
-    """The report of the board of kernels on a machine."""
-    keys = sorted(claimed({machine: shapes}))
+def report_for_kernels(table: ResultTable, group: tuple[str, str], shapes: Sequence[KernelShape]) -> Report:
+    """The report of the board of kernels on a machine in a preset."""
+    keys = sorted(claimed({group: shapes}))
     runs = [run for key in keys for run in key.runs(table, "time")]
-    board = board_for_kernels(table, machine, shapes)
+    board = board_for_kernels(table, *group, shapes)
     return Report(
         name=board.name, board=board, commands=_commands(keys[0], runs), group=KERNELS, **_origin(table, runs)
     )  # fmt: skip

@@ -81,7 +81,7 @@ def _by_point(table: ResultTable, keys: Sequence[BoardKey], pace: str) -> dict[P
     """TFLOP/s of each kernel and shape, one a process."""
     found: dict[Point, list[float]] = {}
     for measured in rates(table, keys, pace):
-        found.setdefault(tuple(str(measured.where.get(axis)) for axis in AXES), []).append(measured.value / 1e12)
+        found.setdefault(tuple(str(measured.where.get(axis))[:40] for axis in AXES), []).append(measured.value / 1e12)
     return found
 
 

@@ -35,7 +35,7 @@ Better = Literal["higher", "lower", ""]
 BEST = TableCell(text="best dense", bare="best", value=1.0)
 
 
-def board_for_kernels(table: ResultTable, machine: str, shapes: Sequence[KernelShape]) -> Board:
+def board_for_kernels(table: ResultTable, machine: str, preset: str, shapes: Sequence[KernelShape]) -> Board:
     """Ranks by the geometric mean of the times, forward and both, over all shapes."""
     keys = [key for shape in shapes for members in shape.keys.values() for key in members]
     by_point = {
@@ -55,8 +55,8 @@ def board_for_kernels(table: ResultTable, machine: str, shapes: Sequence[KernelS
     runs = [run for key in keys for run in key.runs(table, "time")]
     words, names = table.machines[machine].words, [row.name for row in (*ranked, *unranked)]
     board = Board(
-        name=f"kernels/{machine}",
-        title=f"attention kernels beside the best dense one, {words}",
+        name=f"kernels/{machine}/{preset}",
+        title=f"attention kernels beside the best dense one, {words}, preset {preset}",
         question=f"How fast is each attention beside the best dense kernel, on {words}?",
         headline=f"{told} {_headline(shapes, complete) if order else nothing_ranked(unranked)}",
         ranked_by="mean",

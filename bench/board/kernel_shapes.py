@@ -30,7 +30,11 @@ MODES = {"forward": "forward", "both": "step"}
 LEAST_PROCESSES = 3
 """From so many on an interval is over processes, which differ by more than the rounds of one."""
 
-USUAL = {"batch", "length", "tokens", "heads", "kv_heads", "head_dim", "dtype", "causal", "input", "level"}
+TOLD = {
+    "batch", "length", "tokens", "heads", "kv_heads", "head_dim",
+    "dtype", "causal", "input", "level", "mode", "process",
+}  # fmt: skip
+"""Parameters of a sweep that the title tells, or that make no other shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +57,9 @@ class KernelShape:
         return WORK[work] * full * (0.5 if one.get("causal") else 1.0)
 
     def processes(self, work: str, name: str) -> list[RelativeCost]:
-        """Costs in every process; empty where the variant did not run in one of them."""
-        found = [costs[name] for costs in self.costs.get(work, ()) if name in costs and costs[name].seconds]
-        return found if len(found) == len(self.costs.get(work, ())) else []
+        """Its costs in the processes that it was timed in; empty where it failed in one of them."""
+        found = [costs[name] for costs in self.costs.get(work, ()) if name in costs]
+        return found if all(cost.seconds for cost in found) else []
 
     def seconds(self, work: str, name: str) -> float | None:
         """Median of the medians of the processes; of a backward pass the difference of two of these."""
@@ -73,14 +77,12 @@ class KernelShape:
 
     def over_best(self, work: str, name: str) -> Estimate | None:
         """Log-ratio of its time to that of the best dense kernel, in the same rounds."""
-        own, dense = self.processes(work, name), self.processes(work, self.best(work))
-        if not own or not dense:
+        best = self.best(work)
+        pairs = [(costs[name], costs[best]) for costs in self.costs.get(work, ()) if {name, best} <= costs.keys()]
+        logs = [log for mine, theirs in pairs if (log := _log_ratio(mine, theirs)) is not None]
+        if not logs or not self.processes(work, name):
             return None
-        logs = [_log_ratio(mine, theirs) for mine, theirs in zip(own, dense, strict=True)]
-        known = [log for log in logs if log is not None]
-        if len(known) < len(logs):
-            return None
-        return mean_estimate([log.value for log in known]) if len(known) >= LEAST_PROCESSES else mean_of(known)
+        return mean_estimate([log.value for log in logs]) if len(logs) >= LEAST_PROCESSES else mean_of(logs)
 
     def number(self, name: str, quantity: str, **where: object) -> float | None:
         """That measurement of the variant, of both where there is one, else of the forward pass."""
@@ -103,38 +105,37 @@ class KernelShape:
         return rate / median(reached) if rate and reached else None
 
 
-def kernel_shapes(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[str, list[KernelShape]]:
-    """By machine, the shapes of attention alone in whose processes known kernels were timed too."""
-    found: dict[tuple[str, str, str], dict[str, list[tuple[int, BoardKey]]]] = {}
-    settings: dict[tuple[str, str, str], Mapping[str, Any]] = {}
-    for key in board_keys:
+def kernel_shapes(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[tuple[str, str], list[KernelShape]]:
+    """By machine and preset, the shapes of attention alone in whose processes known kernels were timed too."""
+    found: dict[tuple[str, str], dict[str, dict[str, list[BoardKey]]]] = {}
+    settings: dict[str, Mapping[str, Any]] = {}
+    for key in sorted(board_keys):
         setting = next((run.setting for run in key.runs(table, "time") if run.setting.get("length")), {})
         work = next((work for work, mode in MODES.items() if mode == setting.get("mode")), "")
         measured = {"batch", "heads", "width", "length"} <= setting.keys() and setting.get("level") == "attention"
-        if not work or not measured or next(rates(table, [key]), None) is None:
-            continue
-        task = Spec.parse(key.task)
-        rest = Spec(task.name, tuple(each for each in task.parameters if each[0] not in ("mode", "process")))
-        family = (key.machine, str(rest), key.preset)
-        found.setdefault(family, {}).setdefault(work, []).append((int(str(task.get("process") or 1)), key))
-        settings[family] = setting
-    machines: dict[str, list[KernelShape]] = {}
-    for family, by_work in found.items():
-        keys = {work: [key for _, key in sorted(members)] for work, members in by_work.items()}
-        shape = KernelShape(
-            table=table, title=_title(settings[family], family[1]), setting=settings[family], keys=keys,
-            costs={
-                work: [costs_by_variant(table, key, "step" if work == "both" else "forward") for key in members]
-                for work, members in keys.items()
-            },
-        )  # fmt: skip
-        machines.setdefault(family[0], []).append(shape)
-    return machines
+        if work and measured and next(rates(table, [key]), None) is not None:
+            # one shape may have two names, by its tokens and by its batch
+            title = _title(setting, key.task)
+            found.setdefault((key.machine, key.preset), {}).setdefault(title, {}).setdefault(work, []).append(key)
+            settings[title] = setting
+    return {
+        group: [
+            KernelShape(
+                table=table, title=title, setting=settings[title], keys=keys,
+                costs={
+                    work: [costs_by_variant(table, key, "step" if work == "both" else "forward") for key in members]
+                    for work, members in keys.items()
+                },
+            )
+            for title, keys in sorted(shapes.items(), key=lambda item: _order(settings[item[0]]))
+        ]
+        for group, shapes in found.items()
+    }  # fmt: skip
 
 
-def claimed(machines: Mapping[str, Sequence[KernelShape]]) -> set[BoardKey]:
+def claimed(groups: Mapping[tuple[str, str], Sequence[KernelShape]]) -> set[BoardKey]:
     """The boards that these shapes are made of, which need no other."""
-    return {key for shapes in machines.values() for shape in shapes for keys in shape.keys.values() for key in keys}
+    return {key for shapes in groups.values() for shape in shapes for keys in shape.keys.values() for key in keys}
 
 
 def rates(table: ResultTable, keys: Sequence[BoardKey], pace: str = "cooled", **where: object) -> Iterator[Measurement]:
@@ -152,11 +153,18 @@ def _log_ratio(mine: RelativeCost, theirs: RelativeCost) -> Estimate | None:
     return theirs.advantage_over(mine) if mine.cost is not None and theirs.cost is not None else None
 
 
+def _order(setting: Mapping[str, Any]) -> tuple[object, ...]:
+    """By width of a head, then by what else is no number, and by length."""
+    width = int(setting["width"]) // max(int(setting["heads"]), 1)
+    return width, *(str(setting.get(axis)) for axis in ("input", "causal", "dtype", "heads")), int(setting["length"])
+
+
 def _title(setting: Mapping[str, Any], task: str) -> str:
     """The shape, and what else tells it from others."""
     heads, keys = int(setting["heads"]), setting.get("kv_heads")
     shape = f"{setting['batch']} × {setting['length']:,} tokens, {heads} heads"
     shape += f" ({keys} of keys)" * bool(keys) + f" of {int(setting['width']) // max(heads, 1)}"
     words = [shape, setting.get("dtype"), "causal" if setting.get("causal") else "full", setting.get("input")]
-    more = [f"{name}={value}" for name, value in Spec.parse(task).parameters if name not in USUAL]
-    return ", ".join(str(word) for word in [*words, *more] if word)
+    more = [f"{name}={value}" for name, value in Spec.parse(task).parameters if name not in TOLD]
+    # a stranger's Record may have words of any length
+    return ", ".join(str(word)[:60] for word in [*words, *more] if word)

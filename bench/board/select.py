@@ -67,7 +67,7 @@ def scored(
     if mode is None:
         # a mode alone is asked of the boards over lengths
         kernels = kernel_shapes(table, untrained)
-        boards += [board_for_kernels(table, machine, shapes) for machine, shapes in kernels.items()]
+        boards += [board_for_kernels(table, *group, shapes) for group, shapes in kernels.items()]
         untrained = sorted(set(untrained) - claimed(kernels))
     served = [sweep for sweep in serving_sweeps(table, untrained) if mode in (None, sweep.mode)]
     # each of its batches would have a board over lengths, of the same numbers; `lengths` asks for these

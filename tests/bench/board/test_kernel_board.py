@@ -14,6 +14,7 @@ from attnbench.bench.board.kernel_board import board_for_kernels
 from attnbench.bench.board.kernel_shapes import kernel_shapes
 from attnbench.bench.board.select import scored
 from attnbench.bench.core.record import Measurement, Outcome
+from attnbench.bench.core.spec import Spec
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.artifacts import StoredPredictions
 from attnbench.bench.store.store import Store
@@ -90,8 +91,8 @@ def calibration(share: float) -> list[Measurement]:
 
 def board_of(b: object) -> object:
     table = table_of(b.records)
-    ((machine, shapes),) = kernel_shapes(table, board_keys(table)).items()
-    return board_for_kernels(table, machine, shapes)
+    ((group, shapes),) = kernel_shapes(table, board_keys(table)).items()
+    return board_for_kernels(table, *group, shapes)
 
 
 def entries(board: object, name: str) -> dict[str, object]:
@@ -216,12 +217,12 @@ def test_a_failure_is_told_where_its_time_would_stand(bench) -> None:
 def test_such_shapes_have_this_board_alone_and_others_keep_theirs(bench, tmp_path) -> None:
     kept = StoredPredictions(Store(tmp_path))
     with_, without = (table_of(kernels(bench, without=each).records) for each in ("", "calibration"))
-    assert [board.name for board in scored(with_, kept, board_keys(with_), None)] == ["kernels/gpu-1"]
+    assert [board.name for board in scored(with_, kept, board_keys(with_), None)] == ["kernels/gpu-1/quick"]
     assert not any(b.name.startswith("kernels/") for b in scored(without, kept, board_keys(without), None))
     # a mode alone, and lengths, are asked of the boards over lengths
     assert len(scored(with_, kept, board_keys(with_), None, mode="step")) == 1
     reports = reports_for_sweeps(with_, [], board_keys(with_))
-    assert [report.name for report in reports] == ["kernels/gpu-1"] and len(reports[0].records) == 12
+    assert [report.name for report in reports] == ["kernels/gpu-1/quick"] and len(reports[0].records) == 12
 
 
 def test_every_display_shows_all_tables(bench) -> None:
@@ -243,3 +244,40 @@ def test_published_rates_say_their_grade_and_source() -> None:
     cards, rates = figures()
     assert H100 in cards and rates["float16", "flash", "64", "16384", "False"].rate == 324
     assert all(figure.source and figure.grade[0] in "SC1T" and 100 < figure.rate < 990 for figure in rates.values())
+
+
+def test_one_shape_of_two_names_is_one_table_and_presets_have_a_board_each(bench) -> None:
+    b = kernels(bench)
+    other = kernels(bench)
+    other.records = [
+        replace(r, cell=replace(r.cell, task=Spec.parse(str(r.cell.task).replace("tokens=16384", "process=4"))))
+        for r in other.records
+    ]
+    b.records += other.records
+    part = board_of(b).parts[0]
+    # two processes of one shape, not two shapes
+    assert len(board_of(b).parts) == 3 and entries(part, "rela")["both_between"].text == "0 %"
+    elsewhere = [replace(r, cell=replace(r.cell, preset=Spec.parse("pt-2x64"))) for r in kernels(bench).records]
+    table = table_of(b.records + elsewhere)
+    assert {preset for _, preset in kernel_shapes(table, board_keys(table))} == {"quick", "pt-2x64"}
+
+
+def test_times_stand_without_the_reference_and_strange_records_break_nothing(bench) -> None:
+    b = kernels(bench)
+    alone = [
+        replace(r, measurements=(*r.measurements, *(calibration(1.0) if str(r.cell.variant) == CUDNN else ())))
+        for r in b.records if str(r.cell.variant) != "softmax"
+    ]  # fmt: skip
+    b.records = [
+        replace(r, measurements=tuple(m for m in r.measurements if m.name[:9] not in ("reference", "null_step")))
+        for r in alone
+    ]
+    rela = entries(board_of(b).parts[0], "rela")
+    assert rela["both_ms"].value and rela["both_ratio"].value == pytest.approx(6.51 / 7.922, rel=0.02)
+    strange = Measurement.of("kernel_flops_per_second", math.nan, (), kernel=["x"], pace="cooled")
+    odd = Measurement.of("gpu_clock", math.nan, watts="many", throttled=3)
+    b.records[0] = replace(
+        b.records[0], measurements=(*b.records[0].measurements, strange, odd),
+        setting=b.records[0].setting | {"input": "x" * 9_000},
+    )  # fmt: skip
+    board_of(b)
