@@ -123,6 +123,9 @@ def _own_head(
     """All pointers moved to the (batch, head) `row`; E and F are (rows, hidden, length), w is (heads, hidden)."""
     if HAS_VALID:
         valid_ptr += row // heads * keys
+    else:
+        # Triton 3.6 returns no None in a tuple; without a mask nobody reads it
+        valid_ptr = v_ptr
     e_ptr, f_ptr = e_ptr + row * hidden * queries, f_ptr + row * hidden * keys
     return e_ptr, f_ptr, w_ptr + row % heads * hidden, v_ptr + row * keys * HEAD_DIM, valid_ptr
 

@@ -207,7 +207,8 @@ class _Entmax(torch.autograd.Function):
             return output
         sparse_map = SupportMap(alpha=alpha, excess=excess)
         support = find_support(query, key, valid, causal, sparse_map, tiles)
-        train = any(ctx.needs_input_grad)
+        # dropout is for training: one form less to compile
+        train = any(ctx.needs_input_grad) or drop is not None
         # the mean of the values under p^(2 - alpha): its product with the output's gradient is delta of the backward
         # pass
         means = torch.empty_like(output) if train else None

@@ -23,6 +23,22 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def failure() -> str | None:
+    """None, or why the interpreter of this Triton does not run here. Needs Triton."""
+    import triton
+
+    if _release(triton.__version__) < (3, 7) and _release(np.__version__) >= (2, 4):
+        return (
+            f"the interpreter of Triton {triton.__version__} does not run with NumPy {np.__version__}: "
+            "use Triton 3.7 or later, or NumPy before 2.4"
+        )
+    return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")[:2]))
+
+
 @contextmanager
 def prepared_once() -> Iterator[None]:
     """Inside, what the interpreter replaces is replaced once and put back at the end; nothing where Triton is another.

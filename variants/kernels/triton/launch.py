@@ -15,39 +15,37 @@ import importlib.util
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...ops.inputs import check_inputs
-from .interpreter import ENABLE, interpreted, prepared_once
+from .interpreter import ENABLE, failure, interpreted, prepared_once
 
 LOWEST_ALPHA = 1.01
 """The smallest alpha of alpha-entmax that the kernels solve for: nearer 1 their Newton method leaves float32."""
 
-SIZES = ("queries", "keys", "heads", "least", "plane")
+SIZES = (
+    "queries", "keys", "heads", "least", "plane", "members", "padded",
+    "length", "count", "chunks", "skipped", "states", "shift", "own_count", "own_shift", "other_count", "other_shift",
+    "bounds_stride", "edges_stride", "offset", "back", "ahead",
+    "valid_ptr", "valid", "kept", "seed_ptr",
+)  # fmt: skip
 """Arguments for which no kernel is compiled anew where they are 1 or a multiple of 16: rows do not lie by them.
 
 By itself Triton compiles one for each of these cases, and a gate tries many lengths; `least` is the threshold of
-dropout, `plane` how far numbers of one query lie apart. Strides stay as they are, since wide loads need to know them.
+dropout, `plane` how far numbers of one query lie apart, the last four addresses of masks and seeds. Strides, widths and
+all other addresses stay, since wide loads need to know them.
 """
-
-_POINTERS = {
-    torch.float32: "*fp32",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int64: "*i64",
-    torch.int32: "*i32",
-    torch.int16: "*i16",
-    torch.int8: "*i8",
-    torch.uint8: "*u8",
-    torch.bool: "*i1",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +76,29 @@ class Compiled:
     cubin: bytes = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specialisation:
+    """A kernel with all that Triton compiles it by: types, constants, promised multiples of 16, and options."""
+
+    source: Any
+    options: Any
+    target: Any
+
+    @property
+    def key(self) -> str:
+        """Equal where the machine code is."""
+        return f"{self.source.hash()} {self.options}"
+
+    def compile(self) -> Any:
+        """Compiles it, which takes seconds, into Triton's cache on the disk, where a launch of any process finds it.
+
+        Needs no GPU and touches none, so a process that was forked after one was in use can do it.
+        """
+        import triton
+
+        return triton.compile(self.source, target=self.target, options=self.options.__dict__)
+
+
 def reason(device: str, dtype: torch.dtype, head_dim: int, *, largest_head_dim: int = 256) -> str | None:
     """None, or why Triton kernels cannot work on such tensors here. `device` is a type: "cuda", "cpu"."""
     if importlib.util.find_spec("triton") is None:
@@ -89,9 +110,9 @@ def reason(device: str, dtype: torch.dtype, head_dim: int, *, largest_head_dim: 
     if interpreted():
         if dtype == torch.bfloat16:
             return "Triton's interpreter multiplies bfloat16 wrongly; use float32 or float16, or a GPU"
-        return None
+        return failure()
     # compiled ahead of time: there is no device to ask
-    if device == "meta" and _compiled is not None:
+    if device == "meta" and _noted is not None:
         return None
     if device != "cuda":
         return f"Triton kernels need a CUDA device, or {ENABLE} in the environment: slow, to prove them on a CPU"
@@ -126,18 +147,22 @@ def launch(
 ) -> None:
     """Runs `kernel` on `grid`: tensors, ints and floats in the order of its signature, then its constexprs by name.
 
-    Inside `compiling` it is compiled instead. An empty grid has nothing to do.
+    Inside `recording` it is noted instead. An empty grid has nothing to do.
     """
     if 0 in grid:
         return
-    if _compiled is not None:
-        # every launch of the pass, forward and backward, without a tensor that holds numbers
-        _compile(kernel, arguments, constants, warps, stages)
+    # products and sums become one instruction, as Triton did by default up to 3.9
+    options = {**constants, "num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+    if not interpreted():
+        kernel = _specialised(kernel, arguments)
+    if _noted is not None:
+        one = _specialisation(kernel, arguments, options)
+        _noted.setdefault(one.key, one)
         return
     device = next(argument.device for argument in arguments if isinstance(argument, Tensor))
     # the interpreter runs on tensors of a CPU; whatever else gets there has a GPU
     with torch.cuda.device(device) if device.type == "cuda" else prepared_once():
-        kernel[grid](*arguments, num_warps=warps, num_stages=stages, **constants)
+        kernel[grid](*arguments, **options)
 
 
 def _far(x: Tensor) -> bool:
@@ -150,70 +175,108 @@ def _far(x: Tensor) -> bool:
 
 
 @contextmanager
-def compiling(capability: int = 90) -> Iterator[list[Compiled]]:
-    """Compiles what is launched inside for that compute capability, and lists it; needs Triton, not a GPU.
+def recording(capability: int | None = None) -> Iterator[dict[str, Specialisation]]:
+    """What is launched inside is not run but noted, each specialisation once, for that compute capability or this GPU.
 
-    Not for interpreted kernels: leave TRITON_INTERPRET out of the environment.
+    A dry pass, the same each time: results hold numbers of no meaning, and no two alike, so that whatever compares them
+    looks further. Needs Triton, and a GPU only to ask it for its capability. Not for interpreted kernels: leave
+    TRITON_INTERPRET out of the environment.
     """
-    global _compiled, _capability
-    _compiled, _capability, before = [], capability, (_compiled, _capability)
+    global _noted, _capability
+    major, minor = divmod(capability, 10) if capability else torch.cuda.get_device_capability()
+    before, (_noted, _capability) = (_noted, _capability), ({}, 10 * major + minor)
     try:
-        yield _compiled
+        with _Numbered():
+            yield _noted
     finally:
-        _compiled, _capability = before
+        _noted, _capability = before
 
 
-_compiled: list[Compiled] | None = None
+def compile_all(noted: Iterable[Specialisation], threads: int) -> None:
+    """Compiles what `recording` noted, side by side; what fails is left to the launch that asks for it, and raises."""
+
+    def one(noted: Specialisation) -> None:
+        with suppress(Exception):
+            noted.compile()
+
+    # Triton holds Python's lock for a hundredth of the time
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(one, noted))
+
+
+@contextmanager
+def compiling(capability: int = 90) -> Iterator[list[Compiled]]:
+    """Lists what is launched inside, compiled for that compute capability at the end; see `recording`."""
+    found: list[Compiled] = []
+    with recording(capability) as noted:
+        yield found
+    found += map(compiled, noted.values())
+
+
+_noted: dict[str, Specialisation] | None = None
 _capability = 90
 
 
-def _compile(kernel: Any, arguments: tuple[Any, ...], constants: dict[str, Any], warps: int, stages: int) -> None:
+class _Numbered(TorchDispatchMode):
+    """Memory that nobody has filled holds a number of its own, so that no two results are taken for the same."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.numbers = cycle(range(1, 62))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if "empty" in func.overloadpacket.__name__:
+            # lists of tiles are integers, and name the first
+            found.fill_(next(self.numbers) if found.is_floating_point() else 0)
+        return found
+
+
+def _specialised(kernel: Any, arguments: tuple[Any, ...]) -> Any:
+    """`kernel`, or where an address, a stride or a width is no multiple of 16, the same with no promise of any.
+
+    By itself Triton compiles one for each set of those that are. A tile needs all of its own for wide loads.
+    """
+    given = zip(kernel.arg_names, arguments, strict=False)
+    at = (x.data_ptr() if isinstance(x, Tensor) else x for name, x in given if name not in SIZES)
+    return kernel if all(x % 16 == 0 for x in at if isinstance(x, int)) else _without_promises(kernel)
+
+
+@cache
+def _without_promises(kernel: Any) -> Any:
     import triton
+
+    return triton.jit(kernel.fn, do_not_specialize=[one.name for one in kernel.params if not one.is_constexpr])
+
+
+def _specialisation(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Specialisation:
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    from triton.compiler import ASTSource, make_backend
+    from triton.runtime.jit import create_function_from_signature
 
-    names = kernel.arg_names
-    signature, values, attributes = {}, dict(constants), {}
-    for at, (name, argument) in enumerate(zip(names, arguments, strict=False)):
-        # what Triton itself does at a launch: None and 1 become constants, multiples of 16 are said to be so
-        special = isinstance(argument, int) and name not in (kernel.do_not_specialize or ())
-        if argument is None or (special and argument == 1):
-            values[name] = argument
-        else:
-            signature[name] = _type_of(argument)
-            if isinstance(argument, Tensor) or (special and argument % 16 == 0):
-                # aligned pointers and strides allow wide loads, and change what a thread keeps in registers
-                attributes[(at,)] = [["tt.divisibility", 16]]
-    missing = [name for name in names if name not in values and name not in signature]
-    if missing:
-        raise TypeError(f"{kernel.__name__}: expected a value for {', '.join(missing)}")
-    signature = {name: signature.get(name, "constexpr") for name in names}
-    source = ASTSource(kernel, signature, constexprs=values, attrs=attributes)
+    # what a launch of Triton does before it compiles, but for a device that need not be there
     target = GPUTarget("cuda", _capability, 32)
-    binary = triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
-    assert _compiled is not None
+    backend = make_backend(target)
+    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+    parsed, signature, constants, attributes = kernel._pack_args(backend, options, *bind(*arguments, **options))
+    source = ASTSource(kernel, signature, constants, attributes)
+    return Specialisation(source=source, options=parsed, target=target)
+
+
+def compiled(one: Specialisation) -> Compiled:
+    """Compiles it, and says what it takes."""
+    binary, names = one.compile(), one.source.fn.arg_names
     registers, stack = _usage(binary.asm["cubin"])
-    _compiled.append(
-        Compiled(
-            kernel=kernel.__name__,
-            warps=warps,
-            registers=registers,
-            stack_bytes=stack,
-            shared_bytes=binary.metadata.shared,
-            tensor_core_instructions=len(re.findall(r"\b(?:wgmma\.mma_async|mma\.sync)", binary.asm["ptx"])),
-            constants=constants,
-            cubin=binary.asm["cubin"],
-        )
+    return Compiled(
+        kernel=one.source.fn.__name__,
+        warps=one.options.num_warps,
+        registers=registers,
+        stack_bytes=stack,
+        shared_bytes=binary.metadata.shared,
+        tensor_core_instructions=len(re.findall(r"\b(?:wgmma\.mma_async|mma\.sync)", binary.asm["ptx"])),
+        constants={names[at]: value for (at,), value in one.source.constants.items()},
+        cubin=binary.asm["cubin"],
     )
-
-
-def _type_of(argument: Any) -> str:
-    if isinstance(argument, Tensor):
-        return _POINTERS[argument.dtype]
-    if isinstance(argument, float):
-        return "fp32"
-    # as Triton types an int argument: by its value
-    return "i32" if -(2**31) <= argument < 2**31 else "i64"
 
 
 def _usage(cubin: bytes) -> tuple[int, int]:

@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
-from .launch import CompileCase, launch, prepared
+from .launch import SIZES, CompileCase, launch, prepared
 from .states import features_of, fold, inverse, product, real_rows, summed, tile
 from .tiles import padded
 
@@ -72,6 +72,11 @@ class _LinearPlan:
         return padded(self.width)
 
     @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The arguments of every kernel."""
+        return self.heads, int(self.padded), self.width
+
+    @property
     def constants(self) -> dict[str, Any]:
         """The constants of every kernel.
 
@@ -105,15 +110,15 @@ class LinearAttention(torch.autograd.Function):
             half=query.dtype is torch.float16,
             bfloat16=query.dtype is torch.bfloat16,
         )
-        kept = key if valid is None else valid.to(torch.uint8)
+        kept = key.new_empty(1, dtype=torch.uint8) if valid is None else valid.to(torch.uint8)
         output = torch.empty_like(query)
         total = query.new_empty(plan.rows, plan.queries, dtype=torch.float32)
         state, mass = _states(plan, key, value, kept, total, total, of_query=False)
         launch(
             _mix, _grid(plan, of_query=True),
-            query, key, value, kept, state, mass, total, output, plan.heads, plan.width,
+            query, key, value, kept, state, mass, total, output, *plan.sizes,
             plan.queries, plan.shift(True), plan.keys, plan.shift(False), *_span(plan, of_query=True),
-            REVERSE=False, CAUSAL=causal, PADDED=plan.padded, **plan.constants,
+            REVERSE=False, CAUSAL=causal, **plan.constants,
         )  # fmt: skip
         ctx.plan = plan
         ctx.save_for_backward(query, key, value, kept, output, total)
@@ -128,12 +133,12 @@ class LinearAttention(torch.autograd.Function):
         # dO·O of each query: the gradient of its denominator, up to the denominator itself
         inner = torch.einsum("bhnd,bhnd->bhn", gradient.float(), output.float()).contiguous()
         of_query, of_key, of_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        flags: dict[str, Any] = {"CAUSAL": plan.causal, "PADDED": plan.padded, **plan.constants}
+        flags: dict[str, Any] = {"CAUSAL": plan.causal, **plan.constants}
         ends = (plan.queries, plan.shift(True), plan.keys, plan.shift(False))
         state, mass = _states(plan, key, value, kept, total, inner, of_query=False)
         launch(
             _turn, _grid(plan, of_query=True),
-            query, key, value, gradient, kept, state, mass, total, inner, of_query, plan.heads, plan.width,
+            query, key, value, gradient, kept, state, mass, total, inner, of_query, *plan.sizes,
             *ends, *_span(plan, of_query=True), REVERSE=False, **flags,
         )  # fmt: skip
         # keys and values receive from the queries at and after them: states of the queries, summed from the end
@@ -141,12 +146,12 @@ class LinearAttention(torch.autograd.Function):
         ends = (plan.keys, plan.shift(False), plan.queries, plan.shift(True))
         launch(
             _turn, _grid(plan, of_query=False),
-            key, query, gradient, value, kept, state, mass, total, inner, of_key, plan.heads, plan.width,
+            key, query, gradient, value, kept, state, mass, total, inner, of_key, *plan.sizes,
             *ends, *_span(plan, of_query=False), REVERSE=True, **flags,
         )  # fmt: skip
         launch(
             _mix, _grid(plan, of_query=False),
-            key, query, gradient, kept, state, mass, total, of_value, plan.heads, plan.width,
+            key, query, gradient, kept, state, mass, total, of_value, *plan.sizes,
             *ends, *_span(plan, of_query=False), REVERSE=True, **flags,
         )  # fmt: skip
         return of_query, of_key, of_value, None, None
@@ -176,9 +181,9 @@ def _states(
     mass = source.new_empty(plan.rows, chunks, plan.width, dtype=torch.float32)
     launch(
         fold, (plan.rows * chunks, blocks, blocks),
-        source, value, kept, total, inner, state, mass, plan.heads, plan.width, chunks,
+        source, value, kept, total, inner, state, mass, *plan.sizes, chunks,
         plan.queries if of_query else plan.keys, plan.shift(of_query),
-        OF_QUERY=of_query, PADDED=plan.padded, **plan.constants,
+        OF_QUERY=of_query, **plan.constants,
     )  # fmt: skip
     if not plan.causal:
         # not causal: one state for all, in the order of torch's own sum
@@ -186,11 +191,11 @@ def _states(
     return summed(state, of_query), summed(mass, of_query)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _mix(
-    own, other, value, kept, state, mass, total, result, heads, width,
+    own, other, value, kept, state, mass, total, result, heads, padded, width,
     own_count, own_shift, other_count, other_shift, chunks, skipped, states,
-    REVERSE: tl.constexpr, CAUSAL: tl.constexpr, PADDED: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    REVERSE: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Output of a chunk of queries, phi(q) S / phi(q) z; or, reversed, the gradient of a chunk of values, phi(k) R."""
@@ -200,7 +205,7 @@ def _mix(
     own_at, other_at = position - own_shift, position - other_shift
     column, across = tl.arange(0, WIDTH), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     if REVERSE:
-        own_real = real_rows(kept, row, heads, own_at, own_count, PADDED)
+        own_real = real_rows(kept, row, heads, own_at, own_count, padded)
     else:
         own_real = (own_at >= 0) & (own_at < own_count)
     features = features_of(own, row, own_at, own_count, column, width, own_real, DOT)
@@ -217,7 +222,7 @@ def _mix(
             scale = inverse(total, row, other_at, other_count)
             seen = position[:, None] <= position[None, :]
         else:
-            other_real = real_rows(kept, row, heads, other_at, other_count, PADDED)
+            other_real = real_rows(kept, row, heads, other_at, other_count, padded)
             scale = tl.where(other_real, 1.0, 0.0)
             seen = position[:, None] >= position[None, :]
         others = features_of(other, row, other_at, other_count, column, width, other_real, DOT)
@@ -237,11 +242,11 @@ def _mix(
     tl.store(target, sums.to(result.dtype.element_ty), mask=exists)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _turn(
-    own, other, other_value, own_value, kept, state, mass, total, inner, result, heads, width,
+    own, other, other_value, own_value, kept, state, mass, total, inner, result, heads, padded, width,
     own_count, own_shift, other_count, other_shift, chunks, skipped, states,
-    REVERSE: tl.constexpr, CAUSAL: tl.constexpr, PADDED: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
+    REVERSE: tl.constexpr, CAUSAL: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradient of a chunk of queries, phi'(q) (S dO - z dO·O) / total; or, reversed, of a chunk of keys.
@@ -275,7 +280,7 @@ def _turn(
             other_inner = tl.load(inner + row * other_count + other_at, mask=there, other=0.0)
             pair = tl.where(position[:, None] <= position[None, :], (pair - other_inner[None, :]) * scale[None, :], 0.0)
         else:
-            there = real_rows(kept, row, heads, other_at, other_count, PADDED)
+            there = real_rows(kept, row, heads, other_at, other_count, padded)
             pair = tl.where(position[:, None] >= position[None, :], pair - own_inner[:, None], 0.0)
         features = features_of(other, row, other_at, other_count, down, width, there, DOT)
         slope += product(pair, features, DOT, PRECISION)
@@ -283,7 +288,7 @@ def _turn(
     # phi' of elu(x) + 1: 1 above zero, exp(x) below
     slope *= tl.where(x > 0, 1.0, tl.exp(tl.minimum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)))
     if REVERSE:
-        slope = tl.where(real_rows(kept, row, heads, own_at, own_count, PADDED)[:, None], slope, 0.0)
+        slope = tl.where(real_rows(kept, row, heads, own_at, own_count, padded)[:, None], slope, 0.0)
     else:
         slope = slope * inverse(total, row, own_at, own_count)[:, None]
     target = result + (row * own_count + own_at)[:, None] * width + down[None, :]

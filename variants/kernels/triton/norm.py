@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
 from .launch import SIZES, CompileCase, launch
-from .tiles import own_tile
+from .tiles import own_tile, strides
 
 # queries whose part of the parameters' gradients is added up by one program, always in the same order
 _ROWS_PER_PROGRAM = 32
@@ -42,7 +42,7 @@ def gated_rms_norm(
 
 @triton.jit
 def _own_rows(
-    scale_ptr, gate_ptr, queries, heads, head_dim, GROUP, GATED: tl.constexpr, COLUMNS: tl.constexpr,
+    scale_ptr, gate_ptr, queries, heads, head_dim, members, GATED: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
     """The rows of this program: some queries of one group of heads, whose columns lie side by side.
@@ -52,11 +52,11 @@ def _own_rows(
     """
     parts = tl.cdiv(queries, ROWS)
     part, group = own_tile(parts)
-    groups = heads // GROUP
-    batch, first_head = group // groups, (group % groups) * GROUP
+    groups = heads // members
+    batch, first_head = group // groups, (group % groups) * members
     columns = tl.arange(0, COLUMNS)
     head, dim = columns // head_dim + first_head, columns % head_dim
-    inside = columns < GROUP * head_dim
+    inside = columns < members * head_dim
     parameter = first_head * head_dim + columns
     scale = tl.load(scale_ptr + parameter, mask=inside, other=0.0).to(tl.float32)
     gate = scale
@@ -73,14 +73,14 @@ def _own_rows(
 @triton.jit(do_not_specialize=SIZES)
 def _norm_forward(
     x_ptr, scale_ptr, gate_ptr, y_ptr,
-    queries, heads, head_dim, GROUP,
+    queries, heads, head_dim, members,
     x_batch, x_head, x_query, y_batch, y_head, y_query, epsilon,
     GATED: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     _, batch, head, dim, _, inside, scale, gate, first, rows = _own_rows(
-        scale_ptr, gate_ptr, queries, heads, head_dim, GROUP, GATED, COLUMNS, ROWS
+        scale_ptr, gate_ptr, queries, heads, head_dim, members, GATED, COLUMNS, ROWS
     )
-    width = GROUP * head_dim
+    width = members * head_dim
     x_at = x_ptr + batch * x_batch + head * x_head + dim + first * x_query
     y_at = y_ptr + batch * y_batch + head * y_head + dim + first * y_query
     for _ in range(rows):
@@ -96,14 +96,14 @@ def _norm_forward(
 @triton.jit(do_not_specialize=SIZES)
 def _norm_backward(
     x_ptr, scale_ptr, gate_ptr, dy_ptr, dx_ptr, dscale_ptr, dgate_ptr,
-    queries, heads, head_dim, GROUP,
+    queries, heads, head_dim, members,
     x_batch, x_head, x_query, dy_batch, dy_head, dy_query, dx_batch, dx_head, dx_query, epsilon,
     GATED: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     own, batch, head, dim, columns, inside, scale, gate, first, rows = _own_rows(
-        scale_ptr, gate_ptr, queries, heads, head_dim, GROUP, GATED, COLUMNS, ROWS
+        scale_ptr, gate_ptr, queries, heads, head_dim, members, GATED, COLUMNS, ROWS
     )
-    width = GROUP * head_dim
+    width = members * head_dim
     x_at = x_ptr + batch * x_batch + head * x_head + dim + first * x_query
     dy_at = dy_ptr + batch * dy_batch + head * dy_head + dim + first * dy_query
     dx_at = dx_ptr + batch * dx_batch + head * dx_head + dim + first * dx_query
@@ -148,7 +148,7 @@ class _TritonGatedRMSNorm(torch.autograd.Function):
         if output.numel():
             launch(
                 _norm_forward, (parts * groups,), sums, scale, gate, output, *_sizes(sums, ctx.group),
-                *sums.stride()[:3], *output.stride()[:3], epsilon,
+                *strides(sums, output), epsilon,
                 warps=warps, GATED=gate is not None, COLUMNS=columns, ROWS=_ROWS_PER_PROGRAM,
             )  # fmt: skip
         return output
@@ -168,7 +168,7 @@ class _TritonGatedRMSNorm(torch.autograd.Function):
             launch(
                 _norm_backward, (parts * groups,), sums, scale, gate, grad_output, downstream, to_scale, to_gate,
                 *_sizes(sums, ctx.group),
-                *sums.stride()[:3], *grad_output.stride()[:3], *downstream.stride()[:3], ctx.epsilon,
+                *strides(sums, grad_output, downstream), ctx.epsilon,
                 warps=warps, GATED=gate is not None, COLUMNS=columns, ROWS=_ROWS_PER_PROGRAM,
             )  # fmt: skip
         gate_gradient = None if to_gate is None else to_gate.sum((0, 2)).flatten().to(gate.dtype)

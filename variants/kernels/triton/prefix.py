@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...ops.first_derivative import THROUGH_EAGER, first_derivative_only
-from .launch import CompileCase, launch
+from .launch import SIZES, CompileCase, launch
 from .tiles import padded
 
 _CHUNK = 32
@@ -118,7 +118,7 @@ def _own_chunk(length, width, chunks, CHUNK: tl.constexpr, WIDTH: tl.constexpr):
     return program, row, chunk, at, column, here, wide, place, here[:, None] & wide[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _fold(logits, values, masses, means, length, width, chunks, CHUNK: tl.constexpr, WIDTH: tl.constexpr):
     """One chunk of one row -> its log mass and its mean."""
     program, row, _, at, column, here, wide, place, inside = _own_chunk(length, width, chunks, CHUNK, WIDTH)
@@ -131,19 +131,21 @@ def _fold(logits, values, masses, means, length, width, chunks, CHUNK: tl.conste
     tl.store(means + program.to(tl.int64) * width + column, tl.sum(weight[:, None] * value, 0) / total, mask=wide)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _expand(
     logits, values, before_masses, before_means, masses, means, length, width, chunks,
     LOWEST: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one row: the averages up to each position, from the mass and mean of all chunks before it."""
-    _, row, chunk, at, column, here, wide, place, inside = _own_chunk(length, width, chunks, CHUNK, WIDTH)
+    _, row, chunk, at, column, here, _, place, inside = _own_chunk(length, width, chunks, CHUNK, WIDTH)
     logit = tl.load(logits + row * length + at, mask=here, other=-float("inf"))
     value = tl.load(values + place, mask=inside, other=0.0)
     carries = chunk > 0
     before = row * chunks + chunk - 1
     mass = tl.load(before_masses + before, mask=carries, other=LOWEST)
-    mean = tl.load(before_means + before * width + column, mask=carries & wide, other=0.0)
+    # Triton 3.9's interpreter makes numbers of one Boolean that meets many, and takes no mask of them
+    brought = column < tl.where(carries, width, 0)
+    mean = tl.load(before_means + before * width + column, mask=brought, other=0.0)
     # the triangle: position i of the chunk sees j <= i
     score = tl.where(at[None, :] <= at[:, None], logit[None, :], -float("inf"))
     # of the chunk's own entries and of all before: each position measures by the largest it sees
@@ -157,7 +159,7 @@ def _expand(
     tl.store(means + place, sums / total[:, None], mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _fold_back(
     masses, borders, gradients, extras, sums, extra_sums, length, width, chunks,
     CHUNK: tl.constexpr, WIDTH: tl.constexpr,
@@ -172,13 +174,13 @@ def _fold_back(
     tl.store(extra_sums + program, tl.sum(weight * extra, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _expand_back(
     logits, masses, borders, gradients, extras, values, later_sums, later_extras, of_logits, of_values,
     length, width, chunks, TIMES_VALUE: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One chunk of one row: what each position receives from itself and all after it."""
-    _, row, chunk, at, column, here, wide, place, inside = _own_chunk(length, width, chunks, CHUNK, WIDTH)
+    _, row, chunk, at, column, here, _, place, inside = _own_chunk(length, width, chunks, CHUNK, WIDTH)
     logit = tl.load(logits + row * length + at, mask=here, other=-float("inf"))
     mass = tl.load(masses + row * length + at, mask=here, other=float("inf"))
     gradient = tl.load(gradients + place, mask=inside, other=0.0)
@@ -191,7 +193,7 @@ def _expand_back(
     goes_on = chunk + 1 < chunks
     after = row * chunks + chunk + 1
     border = tl.load(borders + after, mask=goes_on, other=float("inf"))
-    later = tl.load(later_sums + after * width + column, mask=goes_on & wide, other=0.0)
+    later = tl.load(later_sums + after * width + column, mask=column < tl.where(goes_on, width, 0), other=0.0)
     # at most 1, since the mass at the border has this logit in it
     reach = tl.exp(logit - border)
     summed += reach[:, None] * later[None, :]

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import launch
+from .launch import SIZES, launch
 
 # chunks summed at a time, and numbers of a state that one program sums
 _GROUP, _SPREAD = 16, 256
@@ -35,12 +35,11 @@ def tile(source, row, at, count, columns, width):
 
 
 @triton.jit
-def real_rows(kept, row, heads, at, count, PADDED: tl.constexpr):
-    """Which of the rows `at` exist and are no padding."""
-    real = (at >= 0) & (at < count)
-    if PADDED:
-        real = real & (tl.load(kept + row // heads * count + at, mask=real, other=0) != 0)
-    return real
+def real_rows(kept, row, heads, at, count, padded):
+    """Which of the rows `at` exist and are no padding; `padded` is 1, or 0 where `kept` holds nothing."""
+    # no constant, which would double the kernels: a chunk's mask is a line of memory beside its rows
+    listed = (at >= 0) & (at < padded * count)
+    return (at >= 0) & (at < count) & (tl.load(kept + row // heads * count + at, mask=listed, other=1) != 0)
 
 
 @triton.jit
@@ -57,10 +56,10 @@ def inverse(total, row, at, count):
     return tl.where(inside, 1.0 / tl.load(total + row * count + at, mask=inside, other=1.0), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def fold(
-    source, value, kept, total, inner, state, mass, heads, width, chunks, count, shift,
-    OF_QUERY: tl.constexpr, PADDED: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    source, value, kept, total, inner, state, mass, heads, padded, width, chunks, count, shift,
+    OF_QUERY: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
     DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One chunk -> one block of phi(K)^T V and of the sum of phi(K); of phi(Q)^T dO / total for the queries."""
@@ -76,7 +75,7 @@ def fold(
         # denominator
         extra = -scale * tl.load(inner + row * count + at, mask=real, other=0.0)
     else:
-        real = real_rows(kept, row, heads, at, count, PADDED)
+        real = real_rows(kept, row, heads, at, count, padded)
         scale = tl.where(real, 1.0, 0.0)
         extra = scale
     features = features_of(source, row, at, count, down, width, real, DOT)
@@ -90,7 +89,7 @@ def fold(
         tl.store(mass + place + down, tl.sum(features.to(tl.float32) * extra[:, None], 0), mask=down < width)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def accumulate(parts, sums, chunks, size, REVERSE: tl.constexpr, GROUP: tl.constexpr, SPREAD: tl.constexpr):
     """Sums over the chunks before each one (after each one), never one less its own: that would let its digits in."""
     row = tl.program_id(0).to(tl.int64)

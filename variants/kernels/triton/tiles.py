@@ -58,8 +58,9 @@ def precision(dtype: torch.dtype) -> str:
 
 
 def strides(*tensors: Tensor) -> tuple[int, ...]:
-    """Those of (batch, heads, length) of each; the last dimension has 1."""
-    return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
+    """Those of (batch, heads, length) of each, 0 where there is but one; the last dimension has 1."""
+    # of one, PyTorch keeps any number, for which a kernel would be compiled anew
+    return tuple(0 if n == 1 else stride for x in tensors for n, stride in zip(x.shape[:3], x.stride(), strict=False))
 
 
 def constants(query: Tensor, key: Tensor, valid: Tensor | None, causal: bool, tiles: Tiles) -> dict[str, Any]:
@@ -134,6 +135,9 @@ def own_rows(
     v_ptr += batch * v_batch + head // GROUP * v_head
     if HAS_VALID:
         valid_ptr += batch * keys
+    else:
+        # Triton 3.6 returns no None in a tuple; without a mask nobody reads it
+        valid_ptr = k_ptr
     return row_tile, both, batch, head, both * row_tiles + row_tile, first_row, q, k_ptr, v_ptr, valid_ptr
 
 
