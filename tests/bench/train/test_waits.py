@@ -67,6 +67,14 @@ def test_no_variant_waits_in_its_eager_form(variant: str) -> None:
     assert found == []
 
 
+def test_a_performer_that_draws_anew_reads_its_count_of_steps() -> None:
+    """The one variant that waits; its steps are not captured, since a replay would never draw."""
+    model, batch = built("performer[redraw=2]")
+    model.to(META)
+    with pytest.raises(RuntimeError, match="meta"):
+        step(model, tuple(part.to(META) for part in batch))
+
+
 @pytest.mark.parametrize("variant", KERNELS)
 def test_no_variant_waits_round_its_kernels(monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
     """The code that launches them, forward and backward, with launches that do nothing."""
