@@ -17,8 +17,7 @@ from torch import Tensor
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
 from .case import Answers, Case, Inputs, Kind, Measured, NotApplicable, RunSetting, after_steps, gap, jitter
-from .twins import EAGER
-from .variant import build, resized
+from .variant import EAGER, build, resized
 
 SMALL_LENGTH = 13
 SMALL_HEADS = 8

@@ -21,8 +21,8 @@ from ...variants.contract import ScoredVariant, Variant, repeat_heads
 from ..core.errors import Unsupported
 from .case import Answers, Case, Inputs, Measured, NotApplicable, RunSetting, gap
 from .gradients import directions, small
-from .twins import EAGER, FACTOR, SLOW, differences, examined
-from .variant import build, with_heads
+from .twins import FACTOR, SLOW, differences, examined
+from .variant import EAGER, build, with_heads
 
 COMMON_SCORES = (10.3, 1000.3, 10000.3)
 COUNTS = (1000, 3000)

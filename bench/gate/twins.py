@@ -9,6 +9,7 @@ that takes no float64: every other property meets them where the shape has them,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -19,20 +20,20 @@ from ...variants.contract import AttentionShape, Variant
 from ..core.errors import Unsupported
 from .case import PARTS, Answers, Case, Inputs, Measured, NotApplicable, RunSetting, gap
 from .numerics import SoftmaxReference
-from .variant import VariantFactory, VariantSource, build, resized, with_heads
+from .variant import EAGER, VariantFactory, VariantSource, build, resized, with_heads
 
 FACTOR = 4
 NUDGES = 8
 """Draws of a rounding of the inputs: a score at a kink falls on either side in one of them."""
-HEAD_DIMS = ((67, 2), (5, 8))
-"""Other widths of a head, and how many: more than a kernel may take at once."""
+HEAD_DIMS = {"cpu": ((67, 2), (5, 8)), "cuda": ((5, 8),)}
+"""Other widths of a head, and how many: more than a kernel may take at once. A GPU's are compiled anew for each width,
+for which a large one takes longest: one odd width shows what happens beside the last number of a row."""
 TOO_LARGE = "float64 has no room for more than 2,048 tokens, or for scores of more than 2 GiB"
 SLOW = {"flex", "triton"}
 """Built or interpreted anew for every shape, which takes seconds."""
-EAGER = "eager"
 ON_DEMAND = {"cpu": {"flex", "triton"}, "cuda": {"flex"}}
 """Implementations that run on such a device only where a selection names them."""
-SWITCHES = {
+SWITCHES: dict[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
     "cudnn": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
     "flash": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
     "efficient": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
@@ -179,7 +180,8 @@ def _sizes(case: Case) -> list[Case]:
         return [case.narrow]
     if "sizes" not in case.memo:
         found = [each for each in case.cases if each.dtype == case.dtype]
-        for head_dim, heads in () if case.interpreted else HEAD_DIMS:
+        widths = HEAD_DIMS.get(torch.device(case.shape.device).type, HEAD_DIMS["cpu"])
+        for head_dim, heads in () if case.interpreted else widths:
             shape = resized(case.shape, head_dim=head_dim)
             every = shape.kv_heads == shape.heads and heads > shape.heads
             shape = resized(shape, heads=heads, kv_heads=heads) if every else with_heads(shape, heads)

@@ -13,6 +13,8 @@ from ..core.errors import SelectionError, Unsupported
 from ..core.registry import VARIANTS, parameters
 from ..core.spec import Spec
 
+EAGER = "eager"
+"""The value of `impl` that is the definition."""
 OPENING = 0.1
 """Standard deviation of the entries that begin at zero."""
 

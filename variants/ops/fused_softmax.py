@@ -39,8 +39,10 @@ def fused_softmax(
     """
     queries, keys = query.shape[2], key.shape[2]
     # the kernel's own causal flag aligns at the first key, so it serves only where both lengths agree
-    fused_causal = mask.causal and mask.valid is None and mask.bounds is None and queries == keys
-    allowed = None if fused_causal else mask.allowed(queries, keys, query.device)
+    causal = mask.causal and mask.valid is None and mask.bounds is None
+    fused_causal = causal and queries == keys
+    # one query alone, as in decoding, is the last and sees all keys
+    allowed = None if fused_causal or (causal and queries == 1) else mask.allowed(queries, keys, query.device)
     dead = None
     if allowed is not None:
         # what the kernel gives on a row without an allowed key depends on the backend, NaN on some
@@ -95,8 +97,10 @@ def choice(query: Tensor, backend: str = "") -> AbstractContextManager[None]:
         return sdpa_kernel(BACKENDS[backend]) if backend else nullcontext()
     if backend:
         return _asked(backend)
-    decodes = query.shape[-2] == 1 and query.device.type == "cuda" and torch.backends.cuda.cudnn_sdp_enabled()
-    return _without_cudnn() if decodes else nullcontext()
+    if query.shape[-2] != 1 or query.device.type != "cuda":
+        return nullcontext()
+    asked: bool = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    return _without_cudnn() if asked else nullcontext()
 
 
 @contextmanager
@@ -110,7 +114,7 @@ def _without_cudnn() -> Iterator[None]:
 
 @contextmanager
 def _asked(backend: str) -> Iterator[None]:
-    """That backend alone; raises Unsupported, with PyTorch's reasons and not its warnings, where it refuses the inputs."""
+    """That backend alone; raises Unsupported where it refuses the inputs, with PyTorch's reasons, not its warnings."""
     try:
         with warnings.catch_warnings(record=True) as said, sdpa_kernel(BACKENDS[backend]):
             warnings.simplefilter("always")

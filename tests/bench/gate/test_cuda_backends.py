@@ -6,21 +6,24 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fake_cuda
 import pytest
 import torch
 from fake_kernels import FakeKernels
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.gate import GateResult, examine, quick_gate, suite
+from attnbench.bench.gate import GateResult, examine, quick_gate, suite, twins
 from attnbench.bench.gate import build as gate_build
 from attnbench.bench.gate.build import Incorrect, build_checked_cached, require_correct
+from attnbench.bench.gate.case import Case, gap
 from attnbench.bench.gate.twins import SWITCHES
 from attnbench.bench.run.context import RecordBuilder, WorkerContext
 from attnbench.bench.store.store import Store
@@ -121,7 +124,7 @@ def test_decoding_never_asks_cudnn_for_a_plan_of_each_length(device: FakeKernels
     with torch.no_grad():
         for _ in range(5):
             _, state = variant.step(heads(length=1), heads(length=1), heads(length=1), state)
-    assert device.ran and "cudnn" not in device.ran
+    assert device.ran == {"flash"}
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
@@ -217,3 +220,35 @@ def test_a_record_names_the_kernels_that_were_left_out(monkeypatch: pytest.Monke
             torch.backends.cuda.enable_cudnn_sdp(may_run)
             ran.append(RecordBuilder(context, cell, implementation="flash").record(Outcome.OK).implementation)
     assert ran == ["flash", "flash; without cudnn"]
+
+
+def test_a_gpu_compiles_its_kernels_for_one_other_width_and_for_the_measured_dtype_alone(
+    device: FakeKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes seconds; on a processor, where they cost nothing, there is a large width too."""
+    asked = set()
+
+    def reason(kind: str, dtype: torch.dtype, head_dim: int, **_: object) -> str:
+        asked.add((dtype, head_dim))
+        return "there is no Triton here"
+
+    monkeypatch.setattr(launch, "reason", reason)
+    assert quick_gate("rela", SHAPE, form="short") is None
+    wide = {(torch.float64, width) for width in (5, 32)}
+    assert asked - wide == {(torch.bfloat16, 32), (torch.bfloat16, 5)}
+    widths = [each.shape.head_dim for each in twins._sizes(Case("rela", replace(SHAPE, device="cpu"), thorough=False))]
+    assert {67, 5, 32} == set(widths)
+
+
+def test_a_comparison_waits_for_the_device_once() -> None:
+    reads = []
+
+    class Reads(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__name__", "") in ("item", "tolist", "__bool__", "__float__"):
+                reads.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Reads():
+        assert gap(torch.ones(3), torch.full((3,), 2.0)) == 0.5
+    assert len(reads) == 1
