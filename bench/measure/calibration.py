@@ -6,15 +6,15 @@ heads × width 2,048, widths 64 and 128, float16 and bfloat16, causal and not, t
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
+from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,89 +34,64 @@ GAP_SECONDS = 5e-3
 SUSTAINED_SECONDS = 0.15
 ROUNDS = 5
 
+HEAD_DIMS = (64, 128)
+DTYPES = ("float16", "bfloat16")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationSizes:
-    """`side`: of the square product; `tokens`: of the one sequence; `width`: heads times head_dim."""
-
-    side: int = 8192
-    tokens: int = 16384
-    width: int = 2048
-    head_dims: tuple[int, ...] = (64, 128)
-    dtypes: tuple[str, ...] = ("float16", "bfloat16")
+Known = tuple[dict[str, Any], float, Work]
+"""What it is, as its measurement says it; its nominal FLOPs; and the work."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
-    """One piece of work; `head_dim`, `length` and `causal` are of attention, and 0 of the product."""
+def calibration(
+    device: torch.device, *, side: int = 8192, tokens: int = 16384, width: int = 2048
+) -> Iterator[Measurement]:
+    """FLOPs per second of each kernel that runs here: after pauses (`cooled`), some of them back to back (`sustained`).
 
-    kernel: str
-    dtype: str
-    head_dim: int = 0
-    length: int = 0
-    causal: bool = False
-
-
-def calibration(device: torch.device, sizes: CalibrationSizes | None = None) -> Iterator[Measurement]:
-    """FLOPs per second of each kernel that runs here, from pauses (`cooled`), and of the last widths back to back.
-
-    Nominal FLOPs: 4 · heads · tokens² · width of a head, half of them where it is causal; 2 · side³ of the product.
+    Nominal FLOPs: 2 · side³ of the product; 4 · tokens² · width of attention, heads × width of a head in all, half of
+    them where it is causal.
     """
-    sizes, flops, works = sizes or CalibrationSizes(), dict[Calibrated, float](), dict[Calibrated, Work]()
-    for dtype in sizes.dtypes:
-        for what, count, work in _works(device, getattr(torch, dtype), dtype, sizes):
-            try:
-                # a kernel that is not there, or not for this card, is left out
-                work()
-            except RuntimeError:
-                continue
-            flops[what], works[what] = count, work
-    clock = stopwatch(device)
+    known: list[Known] = []
+    for one in (one for dtype in DTYPES for one in _known(device, dtype, side, tokens, width)):
+        # a kernel that is not there, or not for this card, is left out
+        with suppress(RuntimeError):
+            one[2]()
+            known.append(one)
+    names, clock = list(map(str, range(len(known)))), stopwatch(device)
     timing = interleave(
-        {str(what): work for what, work in works.items()},
-        reference=str(next(iter(works))), device=device, budget_seconds=0.0, least_rounds=ROUNDS,
-        prepare=dict.fromkeys(map(str, works), partial(time.sleep, GAP_SECONDS)),
+        {name: work for name, (_, _, work) in zip(names, known, strict=True)},
+        reference=names[0], device=device, budget_seconds=0.0, least_rounds=ROUNDS,
+        prepare=dict.fromkeys(names, partial(time.sleep, GAP_SECONDS)),
     )  # fmt: skip
-    for what, work in works.items():
-        seconds = timing.samples[str(what)].seconds
-        yield _measured(what, flops[what], seconds, "cooled")
-        if what.dtype == sizes.dtypes[-1] and not what.causal and what.head_dim in (0, sizes.head_dims[-1]):
-            times = max(2, round(SUSTAINED_SECONDS / statistics.median(seconds)))
+    for name, (what, flops, work) in zip(names, known, strict=True):
+        rates = tuple(flops / seconds for seconds in timing.samples[name].seconds)
+        yield Measurement.of("kernel_flops_per_second", median(rates), rates, pace="cooled", **what)
+        if what["dtype"] == DTYPES[-1] and what["head_dim"] in (0, HEAD_DIMS[-1]) and not what["causal"]:
+            times = max(2, round(SUSTAINED_SECONDS * median(rates) / flops))
             burst = partial(_repeat, work, times)
             # the first burst heats it up, the second one is timed
             clock.warm_up(burst)
-            yield _measured(what, flops[what], [clock.measure(burst, 1)[0] / times], "sustained")
+            rate = times * flops / clock.measure(burst, 1)[0]
+            yield Measurement.of("kernel_flops_per_second", rate, pace="sustained", **what)
 
 
-def _measured(what: Calibrated, flops: float, seconds: list[float], pace: str) -> Measurement:
-    rates = tuple(flops / each for each in seconds)
-    return Measurement.of("kernel_flops_per_second", statistics.median(rates), rates, pace=pace, **asdict(what))
-
-
-def _works(
-    device: torch.device, dtype: torch.dtype, name: str, sizes: CalibrationSizes
-) -> Iterator[tuple[Calibrated, float, Work]]:
-    left, right = (torch.randn(sizes.side, sizes.side, device=device, dtype=dtype) for _ in range(2))
-    yield Calibrated(kernel="product", dtype=name), 2.0 * sizes.side**3, partial(torch.mm, left, right)
-    inputs = [torch.randn(sizes.tokens * sizes.width, device=device, dtype=dtype) for _ in range(3)]
-    for head_dim, causal in product(sizes.head_dims, (False, True)):
-        flops = 4.0 * sizes.width * sizes.tokens**2 * (0.5 if causal else 1.0)
-        for kernel, attention in _kernels(device).items():
-            # heads before tokens for PyTorch and after them for FlashAttention-3, as each wants it
-            ahead = (sizes.width // head_dim, sizes.tokens)
-            shape = (1, *(ahead[::-1] if kernel == "flash-3" else ahead), head_dim)
-            what = Calibrated(kernel=kernel, dtype=name, head_dim=head_dim, length=sizes.tokens, causal=causal)
-            yield what, flops, partial(attention, *(x.view(shape) for x in inputs), causal)
+def _known(device: torch.device, dtype: str, side: int, tokens: int, width: int) -> Iterator[Known]:
+    drawn = partial(torch.randn, device=device, dtype=getattr(torch, dtype))
+    none = {"dtype": dtype, "head_dim": 0, "length": 0, "causal": False}
+    yield none | {"kernel": "product"}, 2.0 * side**3, partial(torch.mm, drawn(side, side), drawn(side, side))
+    inputs = [drawn(tokens * width) for _ in range(3)]
+    for head_dim, causal, (kernel, attention) in product(HEAD_DIMS, (False, True), _kernels(device).items()):
+        # heads before tokens for PyTorch and after them for FlashAttention-3, as each wants it
+        ahead = (tokens, width // head_dim) if kernel == "flash-3" else (width // head_dim, tokens)
+        work = partial(attention, *(x.view(1, *ahead, head_dim) for x in inputs), causal)
+        what = none | {"kernel": kernel, "head_dim": head_dim, "length": tokens, "causal": causal}
+        yield what, 4.0 * width * tokens**2 * (0.5 if causal else 1.0), work
 
 
 def _kernels(device: torch.device) -> Mapping[str, Callable[..., object]]:
     # a processor has neither, and rehearses with what it has
     if device.type != "cuda":
         return {"sdpa": partial(_sdpa, None)}
-    found: dict[str, Callable[..., object]] = {name: partial(_sdpa, backend) for name, backend in BACKENDS.items()}
-    if find_spec(FLASH_3) is not None:
-        found["flash-3"] = _flash_3
-    return found
+    flash_3 = {"flash-3": _flash_3} if find_spec(FLASH_3) is not None else {}
+    return {name: partial(_sdpa, backend) for name, backend in BACKENDS.items()} | flash_3
 
 
 @torch.no_grad()
