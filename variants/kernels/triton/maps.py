@@ -30,6 +30,7 @@ from .tiles import (
     load_rows,
     own_rows,
     padded,
+    real_columns,
     seen_columns,
     store_rows,
     strides,
@@ -151,8 +152,9 @@ def _forward(
     rows = first_row + tl.arange(0, ROWS)
     inside = rows < queries
     at = both * queries + rows
-    full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
-    seen = seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
+    visited = real_columns(valid_ptr, keys, HAS_VALID, COLUMNS)
+    full = tl.minimum(full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
+    seen = tl.minimum(seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
     seed = load_seed(seed_ptr, DROP)
     sums = tl.zeros([ROWS, DIM], tl.float32)
     total = tl.zeros([ROWS], tl.float32)

@@ -28,6 +28,8 @@ from .tiles import (
     own_member,
     own_rows,
     padded,
+    real_columns,
+    rows_to_visit,
     seen_columns,
     store_key_gradients,
     store_rows,
@@ -159,8 +161,9 @@ def _backward_queries(
     rows = first_row + tl.arange(0, ROWS)
     inside = rows < queries
     at = both * queries + rows
-    full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
-    seen = seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
+    visited = real_columns(valid_ptr, keys, HAS_VALID, COLUMNS)
+    full = tl.minimum(full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
+    seen = tl.minimum(seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
     do = load_rows(do_ptr + batch * do_batch + head * do_head, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     seed = load_seed(seed_ptr, DROP)
     factor = tl.full([ROWS], 1.0, tl.float32)
@@ -260,7 +263,7 @@ def _backward_keys(
     column_tile, batch, head, column, k, v = own_columns(
         k_ptr, v_ptr, k_batch, k_head, k_row, v_batch, v_head, v_row, keys, heads // GROUP, HEAD_DIM, DIM, COLUMNS
     )
-    row_tiles = tl.cdiv(queries, ROWS)
+    row_tiles = rows_to_visit(valid_ptr, batch, column, keys, tl.cdiv(queries, ROWS), HAS_VALID, COLUMNS)
     # whole row tiles come last; with a causal mask those that see a part of these keys stand before them
     full = tl.minimum(first_full_row(column_tile, queries, keys, CAUSAL, ROWS, COLUMNS), row_tiles)
     seed = load_seed(seed_ptr, DROP)

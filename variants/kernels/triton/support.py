@@ -22,7 +22,18 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import SIZES, launch
-from .tiles import TileLists, Tiles, constants, full_columns, load_rows, own_rows, seen_columns, strides, visible
+from .tiles import (
+    TileLists,
+    Tiles,
+    constants,
+    full_columns,
+    load_rows,
+    own_rows,
+    real_columns,
+    seen_columns,
+    strides,
+    visible,
+)
 
 # the hardest rows that were found took 11
 _STEPS = 16
@@ -153,7 +164,11 @@ def _sum_above(
     LISTED: tl.constexpr, MODE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    # of the tile before: whether it is kept is asked a round later, since Triton before 3.9 compiles no maximum of what
+    # a product of the same round left, for compute capability 10
+    of_tile = tl.zeros_like(factors)
     for at in range(first, last):
+        kept += tl.max((of_tile > 0.0).to(tl.int32), 0)
         tile = at
         if LISTED:
             tile = tl.load(index_ptr + at).to(tl.int32)
@@ -171,7 +186,7 @@ def _sum_above(
         # the list is made, or made shorter, in place: what is written lies at or before what was read, and what is not
         # kept is overwritten by the next
         tl.store(index_ptr + kept, tile)
-        kept += tl.max((of_tile > 0.0).to(tl.int32), 0)
+    kept += tl.max((of_tile > 0.0).to(tl.int32), 0)
     return total, factors, kept
 
 
@@ -218,8 +233,9 @@ def _find_support(
     excess = excess_of(excess_ptr, head, MODE)
     slope = excess * scale
     rows = first_row + tl.arange(0, ROWS)
-    full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
-    seen = seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
+    visited = real_columns(valid_ptr, keys, HAS_VALID, COLUMNS)
+    full = tl.minimum(full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
+    seen = tl.minimum(seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
 
     largest = tl.full([ROWS, COLUMNS], float("-inf"), tl.float32)
     largest = _largest_of_columns(

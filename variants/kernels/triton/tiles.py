@@ -285,6 +285,33 @@ def full_columns(row_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.constex
 
 
 @triton.jit
+def real_columns(valid_ptr, keys, HAS_VALID: tl.constexpr, COLUMNS: tl.constexpr):
+    """How many column tiles there are up to the last real key; behind them lies padding, which no program visits.
+
+    A text of a third of the longest leaves a third of the products. `valid_ptr` is that of the sequence.
+    """
+    last = keys
+    if HAS_VALID:
+        last = 0
+        # a kibibyte at a time: nothing beside a tile's products
+        for first in range(0, keys, 1024):
+            columns = first + tl.arange(0, 1024)
+            real = tl.load(valid_ptr + columns, mask=columns < keys, other=0) != 0
+            last = tl.maximum(last, tl.max(tl.where(real, columns + 1, 0)))
+    return tl.cdiv(last, COLUMNS)
+
+
+@triton.jit
+def rows_to_visit(valid_ptr, batch, column, keys, row_tiles, HAS_VALID: tl.constexpr, COLUMNS: tl.constexpr):
+    """All `row_tiles` where the tile of keys from `column` on holds a real one; of padding alone none."""
+    if HAS_VALID:
+        columns = column + tl.arange(0, COLUMNS)
+        real = tl.load(valid_ptr + batch * keys + columns, mask=columns < keys, other=0) != 0
+        row_tiles = tl.where(tl.max(real.to(tl.int32)) > 0, row_tiles, 0)
+    return row_tiles
+
+
+@triton.jit
 def first_full_row(column_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The first row tile whose queries all see the whole column tile; the later ones do too."""
     if CAUSAL:

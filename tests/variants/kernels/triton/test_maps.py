@@ -108,6 +108,22 @@ def test_queries_without_keys_give_zeros_and_no_gradient() -> None:
         assert (tensor[1] == 0).all()
 
 
+def test_tiles_of_padding_alone_are_not_visited() -> None:
+    """What nobody reads may be anything: NaN there would stay NaN times a weight of zero."""
+    for causal in (False, True):
+        query, key, value = inputs(130, 130, 16)
+        valid = (torch.arange(130) < torch.tensor([[60], [0]])).to(DEVICE)
+        spoiled = value.detach().clone()
+        spoiled[0, 0, 64:] = torch.nan
+        spoiled[1] = torch.nan
+        leaves = [x.detach().requires_grad_() for x in (query, key, spoiled)]
+        sums = rectified(*leaves, valid, causal)
+        found = [sums, *torch.autograd.grad(sums, leaves, torch.ones_like(sums))]
+        plain = rectified(query, key, value, valid, causal)
+        expected = [plain, *torch.autograd.grad(plain, [query, key, value], torch.ones_like(plain))]
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def test_divergence_is_seen_in_the_rows_and_keys_that_it_touches() -> None:
     """NaN of a query or a key is no weight of zero, in sums and in gradients."""
     for causal in (False, True):
