@@ -113,24 +113,12 @@ def build_checked_cached(cache: Path, machine_id: str, batch: int = 1) -> Builde
         unchecked = build_unchecked(spec)
 
         def build(shape: AttentionShape) -> Variant:
-            variant, of_layer = unchecked(shape), spec.at(shape.layer)
-            # Where the gate takes a longer form, since the variant refuses the short one, its verdict is not shared.
-            short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
-            try:
-                build_unchecked(of_layer)(short)
-            except Unsupported:
-                short = shape
-            # of the batch the short form takes as many as it can afford
-            forms: tuple[tuple[Form, AttentionShape, int], ...] = (
-                ("short", short, min(max(batch, WIDE_BATCH), WIDEST_BATCH)),
-                ("own", shape, batch),
-            )
-            for form, examined, size in forms:
-                file = cache / "passed" / verdict_key(of_layer, form, examined, size, machine_id)
+            variant = unchecked(shape)
+            for form, file in verdicts(cache, machine_id, batch, spec, shape).items():
                 # a verdict that somebody else could have put there is none
                 if is_trusted(file):
                     continue
-                require_correct(of_layer, shape, batch, form)
+                require_correct(spec.at(shape.layer), shape, batch, form)
                 if left_out():
                     # the next process has all kernels again
                     continue
@@ -142,6 +130,27 @@ def build_checked_cached(cache: Path, machine_id: str, batch: int = 1) -> Builde
         return build
 
     return build_with
+
+
+def verdicts(cache: Path, machine_id: str, batch: int, spec: Spec, shape: AttentionShape) -> dict[Form, Path]:
+    """By form of the gate, the file that is there once `spec` has passed it on this machine."""
+    # layers differ in nothing that the gate looks at; see `build_checked`
+    of_layer, shape = spec.at(shape.layer), replace(shape, layer=0)
+    # Where the gate takes a longer form, since the variant refuses the short one, its verdict is not shared.
+    short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
+    try:
+        build_unchecked(of_layer)(short)
+    except Unsupported:
+        short = shape
+    # of the batch the short form takes as many as it can afford
+    sizes = {"short": (short, min(max(batch, WIDE_BATCH), WIDEST_BATCH)), "own": (shape, batch)}
+    forms: tuple[Form, Form] = ("short", "own")
+    return {form: cache / "passed" / verdict_key(of_layer, form, *sizes[form], machine_id) for form in forms}
+
+
+def has_passed(cache: Path, machine_id: str, batch: int, spec: Spec, shape: AttentionShape) -> bool:
+    """Whether `build_checked_cached` would build it without examining it."""
+    return all(is_trusted(file) for file in verdicts(cache, machine_id, batch, spec, shape).values())
 
 
 def verdict_key(spec: Spec, form: str, shape: AttentionShape, batch: int, machine_id: str) -> str:

@@ -75,7 +75,7 @@ class Property:
     too, or "narrow", fewer heads and tokens at the length to be measured. `needs`: of the shape. `quick`: also tested
     before every measurement. `own`: at which of the two it is tested at the length and batch to be measured too, by few
     passes. `longest`: a result at that length replaces that at few positions. `whole`: with all heads there, however
-    long a pass takes.
+    long a pass takes. `dropout`: about a rate of it alone.
     """
 
     name: str
@@ -86,6 +86,7 @@ class Property:
     own: Literal["never", "check", "always"] = "never"
     longest: bool = False
     whole: bool = False
+    dropout: bool = False
 
     def examine(self, first: Case) -> GateResult:
         """A variant that raises has failed, one that declares it cannot has not."""
@@ -190,10 +191,10 @@ PROPERTIES: tuple[Property, ...] = (
     Property("decode", masks.steps_equal_forward, "all", own="check"),
     Property("decode state", masks.state_as_declared, own="check"),
     Property("density", maps.density_as_declared, quick=False, own="check"),
-    Property("dropout in training only", maps.dropout_in_training_only),
-    Property("dropout in backward", maps.dropout_in_backward),
-    Property("dropout mean", maps.dropout_keeps_mean, quick=False),
-    Property("dropout sums", maps.dropout_never_renormalises, quick=False),
+    Property("dropout in training only", maps.dropout_in_training_only, dropout=True),
+    Property("dropout in backward", maps.dropout_in_backward, dropout=True),
+    Property("dropout mean", maps.dropout_keeps_mean, quick=False, dropout=True),
+    Property("dropout sums", maps.dropout_never_renormalises, quick=False, dropout=True),
 )
 
 QUICK = tuple(item for item in PROPERTIES if item.quick)
@@ -249,18 +250,19 @@ def quick_gate(
     return next((each for each in findings if each.held is False), None)
 
 
-def run_part(
-    variant: VariantSource, shape: AttentionShape, part: int, parts: int, *, batch: int = 1, seed: int = 0
-) -> None:
-    """Every `parts`-th property of the short form before a measurement, from `part` on, for what running it leaves
-    behind: compiled kernels. Its findings are forgotten."""
-    for _ in _quick_short(variant, shape, seed, batch, QUICK[part::parts]):
+def run_short(variant: VariantSource, shape: AttentionShape, *, batch: int = 1, seed: int = 0) -> None:
+    """All properties of the short form before a measurement, whatever they find: for a note of the kernels they ask."""
+    for _ in _quick_short(variant, shape, seed, batch, QUICK):
         pass
 
 
 def _quick_short(
     variant: VariantSource, shape: AttentionShape, seed: int, batch: int, properties: tuple[Property, ...]
 ) -> Iterator[GateResult]:
+    if torch.device(shape.device).type == "cuda" and not shape.dropout:
+        # A GPU compiles four kernels more for dropout, of a second each, which a run without it never launches. A
+        # processor compiles nothing for it, so there a variant is examined for what it may be given later too.
+        properties = tuple(p for p in properties if not p.dropout)
     # Longer ones only where no property applied, as for a variant that refuses less than one block.
     for length in sorted({min(n, shape.max_length) for n in (BASE_LENGTH, LONG_LENGTH, shape.max_length)}):
         applied = False

@@ -18,7 +18,7 @@ from ..core.metrics import Metric
 from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.targets import LARGEST_SOURCE
-from ..gate.build import Incorrect
+from ..gate.build import Builder, Incorrect, build_checked, build_checked_cached
 from ..gate.twins import left_out
 from ..measure.machine import describe, device_name
 from ..models.blocks import parameters_with_projections
@@ -52,6 +52,12 @@ class WorkerContext:
     def __post_init__(self) -> None:
         self.machine = describe(self.device)
         self.device_name = device_name(self.device)
+
+    def builder(self, batch: int) -> Builder:
+        """Builds variants that pass the gate: on a GPU other processes make its verdicts first, and keep them."""
+        if self.device.type == "cuda":
+            return build_checked_cached(self.place.cache, self.machine.speed_id, batch)
+        return lambda spec: build_checked(spec, batch)
 
 
 @dataclass(slots=True)

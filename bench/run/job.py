@@ -56,10 +56,14 @@ class DescribeJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatePartJob:
-    """Part number `part` of `parts` of the gate is to run, so that kernels are compiled; nobody reads its verdict."""
+class GateJob:
+    """The variant of `cell` is to be examined, in `threads` threads as far as it compiles; `cache` keeps the verdict.
+
+    `machine`: of the verdict.
+    """
 
     cell: Cell
     device: str
-    part: int
-    parts: int
+    cache: Path
+    machine: str
+    threads: int

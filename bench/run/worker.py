@@ -17,10 +17,10 @@ from ..measure.machine import describe, device_name
 from ..plan.fingerprint import variant_hash
 from ..process.child import decode_order
 from ..store.store import Store
-from .compile_first import compile_first, pass_through
 from .context import WorkerContext
 from .events import Began, CellFinished, CellStarted, Event, Failed, OnEvent, Warned, encode
-from .job import DescribeJob, GatePartJob, Job, MaxLengthJob
+from .gate_first import examine_here, gate_first
+from .job import DescribeJob, GateJob, Job, MaxLengthJob
 from .lanes.baseline import baseline_cell
 from .lanes.max_length import tried_lengths
 from .lanes.time import time_cells
@@ -35,8 +35,8 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         channel.flush()
 
     job = decode_order(orders.readline())
-    if isinstance(job, GatePartJob):
-        pass_through(job)
+    if isinstance(job, GateJob):
+        examine_here(job)
         return 0
     device = torch.device(job.device)
     torch.set_num_threads(job.threads or len(os.sched_getaffinity(0)))
@@ -104,7 +104,7 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
     )
     send(Began(context.machine, context.node, context.device_name, time.time()))
     if context.device.type == "cuda":
-        compile_first(context, [cell for cell in job.cells if cell.lane != "baseline"])
+        gate_first(context, [cell for cell in job.cells if cell.lane != "baseline"])
     timed = [cell for cell in job.cells if cell.lane == "time"]
     if timed:
         yield from time_cells(context, timed)

@@ -22,7 +22,6 @@ ELSEWHERE = {
     "bench/gate/build.py": "the cache folder, trusted files alone",
     "bench/measure/memory.py": "the null device",
     "bench/process/child.py": "the error stream of a child, which has no name",
-    "bench/run/compile_first.py": "the cache folder, trusted files alone",
     "bench/run/executors/ray.py": "folders of its own among the temporary files; the token that it made",
     "bench/run/executors/ray_watch.py": "the folder of a cluster among the temporary files, which a run has made",
     "bench/run/job_files.py": "job files of which the folder is no link",

@@ -76,7 +76,8 @@ def _workloads(task: Task, recipe: Recipe, dataset: Dataset, context: WorkerCont
     if isinstance(task, TimedTask) and isinstance(recipe, Point):
         build = build_checked_cached(context.place.cache, context.machine.speed_id, recipe.batch)
         return SweepWorkloads.of(task, recipe, dataset, context.device, build)
-    return TrainStepWorkloads.of(objective_for(task.problem(), recipe), dataset, context.device)
+    build = context.builder(recipe.batch)
+    return TrainStepWorkloads.of(objective_for(task.problem(), recipe), dataset, context.device, build)
 
 
 def _timed(

@@ -17,7 +17,7 @@ from ....tasks.contract import Subset
 from ...core.cell import Cell
 from ...core.order import evenly_spaced
 from ...core.record import Measurement, Outcome, Record
-from ...gate.build import Incorrect, build_checked
+from ...gate.build import Incorrect
 from ...measure.attention.recorder import attention_maps
 from ...measure.attention.statistics import measure_attention
 from ...models.blocks import Model
@@ -54,7 +54,7 @@ def _train(builder: RecordBuilder) -> None:
         recipe = replace(recipe, learning_rate=context.rates[cell.key], learning_rates=())
         builder.measurements.append(Measurement.of("learning_rate", recipe.learning_rate))
     objective = objective_for(task.problem(), recipe)
-    model = objective.model(build_checked(cell.variant, recipe.batch), cell.seed, str(context.device))
+    model = objective.model(context.builder(recipe.batch)(cell.variant), cell.seed, str(context.device))
     model.to(context.device)
     # after the gate and now, since hours of training by other rules would be lost
     if changes := watch.changes():

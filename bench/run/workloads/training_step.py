@@ -9,7 +9,7 @@ import torch
 from ....tasks.contract import Dataset
 from ...core.order import evenly_spaced
 from ...core.spec import Spec
-from ...gate.build import build_checked
+from ...gate.build import Builder
 from ...models.blocks import Batch
 from ...train.objectives.objective import Objective
 from ...train.trainer import train_step
@@ -22,18 +22,19 @@ class TrainStepWorkloads(Workloads):
 
     objective: Objective
     batch: Batch
+    build: Builder
 
     @classmethod
-    def of(cls, objective: Objective, dataset: Dataset, device: torch.device) -> TrainStepWorkloads:
+    def of(cls, objective: Objective, dataset: Dataset, device: torch.device, build: Builder) -> TrainStepWorkloads:
         batch = objective.batch(dataset.train, evenly_spaced(len(dataset.train), objective.recipe.batch), device)
         ids, lengths = batch[:2]
         return cls(
-            recipe=objective.recipe, device=device, objective=objective, batch=batch, sequences=lengths.numel(),
-            real=float(lengths.sum()), padded=ids.numel(),
+            recipe=objective.recipe, device=device, objective=objective, batch=batch, build=build,
+            sequences=lengths.numel(), real=float(lengths.sum()), padded=ids.numel(),
         )  # fmt: skip
 
     def workload(self, variant: Spec) -> Workload:
-        model = self.objective.model(build_checked(variant, self.recipe.batch), 0, str(self.device)).to(self.device)
+        model = self.objective.model(self.build(variant), 0, str(self.device)).to(self.device)
         optimiser = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True)
 
         def work() -> object:

@@ -16,7 +16,7 @@ from attnbench.bench.plan.fingerprint import digest_of_cell
 from attnbench.bench.process.child import Child, encode_order
 from attnbench.bench.run.events import CellFinished
 from attnbench.bench.run.executors.run_job import Waiting, run_job, wait_for
-from attnbench.bench.run.job import GatePartJob, Job
+from attnbench.bench.run.job import GateJob, Job
 from attnbench.tasks.contract import DataPlace
 
 ABSENT = {"entmax", "matplotlib", "pandas", "plotly", "pydantic", "ray", "rich", "scipy", "sklearn", "typer"}
@@ -135,9 +135,9 @@ def test_a_compiled_sweep_imports_neither_scipy_nor_pandas(worker: Worker, place
 
 
 @pytest.mark.slow
-def test_a_part_of_the_gate_imports_neither_scipy_nor_pandas(worker: Worker) -> None:
+def test_a_gate_ahead_imports_neither_scipy_nor_pandas(worker: Worker, tmp_path: Path) -> None:
     sweep = cell("linear", "sweep[length=64,heads=2,head_dim=8]", "time", "quick")
     with Child(str(worker.script)) as child:
-        child.send(encode_order(GatePartJob(cell=sweep, device="cpu", part=0, parts=8)))
+        child.send(encode_order(GateJob(cell=sweep, device="cpu", cache=tmp_path, machine="box", threads=1)))
         assert child.receive(300.0) is None
     worker.require_clean()

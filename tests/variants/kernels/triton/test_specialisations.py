@@ -80,7 +80,7 @@ shape = AttentionShape(
 with pytest.MonkeyPatch.context() as patch:
     fake_cuda.install(patch)
     with Pretended(), launch.recording(90) as noted:
-        suite.run_part(sys.argv[1], shape, 0, 1)
+        suite.run_short(sys.argv[1], shape)
 found = collections.Counter()
 for one in noted.values():
     source = one.source
