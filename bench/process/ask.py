@@ -141,18 +141,17 @@ def ask(
     return answer
 
 
-def ask_apart(registry: Registry, name: str, request: Request[A], *, patience: float = 1.0) -> A:
-    """As `ask`, by a child of its own that ends with the answer: such questions may be asked by several threads at once.
+def ask_child(child: Child, registry: Registry, name: str, request: Request[A], *, patience: float = 1.0) -> A:
+    """As `ask`, by a child that runs SERVICE and is the caller's own: several threads may ask one each at once.
 
     Nothing is remembered, and what the child has to tell on the way is not told.
     """
-    with Child(SERVICE) as child:
-        try:
-            reply = _conversation(child, request, Reporter(lambda message: None), _limit(patience, None))
-        except _NoAnswer as problem:
-            if problem.is_over:
-                child.end(GOODBYE_SECONDS)
-            raise _plugin_error(registry, name, child, problem) from None
+    try:
+        reply = _conversation(child, request, Reporter(lambda message: None), _limit(patience, None))
+    except _NoAnswer as problem:
+        if problem.is_over:
+            child.end(GOODBYE_SECONDS)
+        raise _plugin_error(registry, name, child, problem) from None
     return _answer(registry, name, request, reply)
 
 
