@@ -179,12 +179,16 @@ class Child(AbstractContextManager["Child"]):
         errors = self.last_errors
         return f"the process ended with {how}" + (f"; its error stream ended with: {errors}" if errors else "")
 
-    def end(self, patience: float = 0.0) -> None:
-        """Waits `patience` seconds for its own end, then ends it and all that it started."""
-        self._wait(patience, self._ends[1])
+    def stop(self) -> None:
+        """Asks for its end from another thread than that which reads from it, and which then hears of the end."""
         with contextlib.suppress(OSError):
             # the supervisor ends everything, and answers with the exit code
             self._lifeline.shutdown(socket.SHUT_WR)
+
+    def end(self, patience: float = 0.0) -> None:
+        """Waits `patience` seconds for its own end, then ends it and all that it started."""
+        self._wait(patience, self._ends[1])
+        self.stop()
         self._wait(ENDING_SECONDS, self._ends[1])
         if self._ends[1] in self.open and self.has_started:
             with contextlib.suppress(ProcessLookupError):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
 from ..core.errors import PluginError
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..gate.report import SETTINGS, CheckReport
-from ..process.ask import ask_apart
-from ..process.child import end_servers
+from ..process.ask import SERVICE, ask_child
+from ..process.child import Child, end_servers
+from ..process.side_by_side import side_by_side
 from .questions import CHECK_PATIENCE, CheckVariant
 
 MOST_ON_A_GPU = 16
@@ -31,30 +31,22 @@ def processes_for(device: str) -> int:
 def check_together(specs: Sequence[Spec], *, device: str, dtype: str, jobs: int) -> Iterator[CheckReport]:
     """A report for each of `specs`, resolved before, in the order in which they end; `jobs` processes at once."""
     parts = max(1, min(jobs // max(len(specs), 1), len(SETTINGS)))
+    # all parts of one variant follow each other, so that its report comes early
+    questions = [CheckVariant(spec, device, dtype, part, parts) for spec in specs for part in range(parts)]
+    found: dict[Spec, list[tuple[int, CheckReport]]] = {spec: [] for spec in specs}
+    for question, report in side_by_side(questions, jobs, SERVICE, _answered):
+        ended = found[question.variant]
+        ended.append((question.part, report))
+        if len(ended) == parts:
+            yield joined([report for _, report in sorted(ended, key=lambda each: each[0])])
+    end_servers()
 
-    def one(spec: Spec, part: int) -> CheckReport:
-        question = CheckVariant(spec, device, dtype, part, parts)
-        try:
-            return ask_apart(VARIANTS, spec.name, question, patience=CHECK_PATIENCE)
-        except PluginError as error:
-            return CheckReport(name=str(spec), results=(), seconds=0.0, problem=error.reason)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting: dict[Future[CheckReport], int] = {}
-        found: list[list[CheckReport | None]] = [[None] * parts for _ in specs]
-        # all parts of one variant follow each other, so that its report comes early
-        for at, spec in enumerate(specs):
-            waiting |= {pool.submit(one, spec, part): at * parts + part for part in range(parts)}
-        try:
-            for done in as_completed(waiting):
-                at, part = divmod(waiting[done], parts)
-                found[at][part] = done.result()
-                ended = [report for report in found[at] if report is not None]
-                if len(ended) == parts:
-                    yield joined(ended)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            end_servers()
+def _answered(child: Child, question: CheckVariant) -> CheckReport:
+    try:
+        return ask_child(child, VARIANTS, question.variant.name, question, patience=CHECK_PATIENCE)
+    except PluginError as error:
+        return CheckReport(name=str(question.variant), results=(), seconds=0.0, problem=error.reason)
 
 
 def joined(parts: Sequence[CheckReport]) -> CheckReport:

@@ -56,8 +56,13 @@ class WorkerContext:
     def builder(self, batch: int) -> Builder:
         """Builds variants that pass the gate: on a GPU other processes make its verdicts first, and keep them."""
         if self.device.type == "cuda":
-            return build_checked_cached(self.place.cache, self.machine.speed_id, batch)
+            return build_checked_cached(self.place.cache, self.verdicts_of, batch)
         return lambda spec: build_checked(spec, batch)
+
+    @property
+    def verdicts_of(self) -> str:
+        """The machine of which verdicts are kept: on a GPU the threads of the processor decide nothing."""
+        return self.machine.id if self.device.type == "cuda" else self.machine.speed_id
 
 
 @dataclass(slots=True)

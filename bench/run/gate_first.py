@@ -1,22 +1,24 @@
-"""The gate of a job's variants before its lanes, each in a process of its own, where a GPU is there.
+"""The gate of a run's variants before its jobs, each variant in a process of its own, where a GPU is there.
 
 On a GPU a gate is mostly waiting: for compilers, of which each uses one core, and for cuDNN, which plans every new
 shape anew in every process. In turn eight variants took over two minutes on an H100 with 16 cores. Here they take as
 long as the slowest. A dry pass notes all kernels that a gate will ask for, so that they are compiled side by side
-first. What passes is kept, and the lane does not examine it again; what fails, hangs or runs out of memory is examined
-by the lane as ever, which has the words for its Record.
+first. What passes is kept, and no job examines it again; what fails, hangs or runs out of memory is examined by its job
+as ever, which has the words for its Record.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 
+from ...tasks.data.data import place
 from ...tasks.sweep_point import Point
 from ...variants.contract import AttentionShape
 from ..core.cell import Cell
@@ -24,58 +26,74 @@ from ..core.errors import AttnbenchError
 from ..core.registry import TASKS
 from ..core.spec import Spec
 from ..gate.build import build_checked_cached, has_passed
+from ..gate.case import BASE_LENGTH
 from ..gate.suite import run_short
 from ..gate.variant import VariantFactory
+from ..measure.machine import describe
 from ..models.blocks import attention_shape
-from ..process.child import ChannelError, Child, encode_order, end_servers
-from .context import WorkerContext
-from .events import Alive, CellStarted
+from ..process.child import ChannelError, Child, encode_order
+from ..process.side_by_side import side_by_side
+from .events import OnEvent, Warned
 from .job import WORKER, GateJob
 from .workloads.sweep_point import shape_of
 
 MOST_PROCESSES = 12
 """Each has a context on the GPU, of half a GiB."""
 
-SECONDS = 300.0
-"""That one process may take, its start included."""
+SECONDS = 120.0
+"""That one process may take for all shapes of a variant; its jobs examine what is left."""
 
 
-Run = Callable[[GateJob], None]
+def gate_first(cells: Sequence[Cell], device: str, data_dir: Path | None, offline: bool, on_event: OnEvent) -> int:
+    """Examines the variants of `cells`, each at every shape that it has there; returns how many processes that took.
 
-
-def gate_first(context: WorkerContext, cells: Sequence[Cell]) -> int:
-    """Examines for `cells` what has not passed here before; returns how many processes that took.
-
-    For a GPU alone. None of it raises: whoever cannot be built is told so by its lane.
+    None of it raises: whoever cannot be built, or fails, is told so by its job.
     """
-    fresh: dict[tuple[Spec, AttentionShape, int], Cell] = {}
+    of_variant: dict[Spec, list[Cell]] = {}
     for cell in cells:
-        # a stranger's task may raise anything, which is told where its lane builds it
-        with suppress(Exception):
-            shape, batch = examined(cell, context.device)
-            if not has_passed(context.place.cache, context.machine.speed_id, batch, cell.variant, shape):
-                fresh.setdefault((cell.variant, shape, batch), cell)
-    cores = len(os.sched_getaffinity(0))
-    threads = max(1, cores // max(1, min(len(fresh), MOST_PROCESSES)))
-    jobs = [
-        GateJob(
-            cell=cell, device=str(context.device), cache=context.place.cache, machine=context.machine.speed_id,
-            threads=threads,
-        )
-        for cell in fresh.values()
-    ]  # fmt: skip
-    # with one core, or one to examine, the lane does it as well
-    if len(jobs) < 2 and threads < 2:
+        if cell.lane != "baseline":
+            of_variant.setdefault(cell.variant, []).append(cell)
+    if not of_variant:
         return 0
-    if jobs:
-        context.send(CellStarted(jobs[0].cell.key))
-    for job in run_side_by_side(jobs, min(cores, MOST_PROCESSES), in_child):
-        # it may take minutes, in which nothing else is heard of this process
-        context.send(Alive(job.cell.key))
-    if jobs:
-        # nothing runs beside what is timed next
-        end_servers()
+    cores = len(os.sched_getaffinity(0))
+    processes = min(cores, MOST_PROCESSES, len(of_variant))
+    jobs = [
+        GateJob(cells=tuple(each), device=device, data_dir=data_dir, offline=offline, threads=cores // processes)
+        for each in of_variant.values()
+    ]
+    on_event(Warned(f"the gate examines the variants of this run first, {processes} at once"))
+    for _ in side_by_side(jobs, processes, WORKER, _examined_in):
+        pass
     return len(jobs)
+
+
+def _examined_in(child: Child, job: GateJob) -> None:
+    with suppress(TimeoutError, ChannelError):
+        child.send(encode_order(job))
+        child.receive(SECONDS)
+
+
+def examine_here(job: GateJob) -> None:
+    """In the child: compiles what the gate will launch, then the gate, whose verdict is kept where it is good."""
+    torch.set_num_threads(1)
+    device = torch.device(job.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device.index or 0)
+    # as `verdicts_of` of a job's context
+    machine, cache = describe(device).id, place(job.data_dir, job.offline, lambda message: None).cache
+    compiled: set[AttentionShape] = set()
+    for cell in job.cells:
+        # one that raises costs the others nothing
+        with suppress(Exception):
+            shape, batch = examined(cell, device)
+            if has_passed(cache, machine, batch, cell.variant, shape):
+                continue
+            # lengths share their kernels
+            short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
+            if short not in compiled:
+                compile_for(cell.variant.at(shape.layer), short, batch, job.threads)
+                compiled.add(short)
+            build_checked_cached(cache, machine, batch)(cell.variant)(shape)
 
 
 def examined(cell: Cell, device: torch.device) -> tuple[AttentionShape, int]:
@@ -94,37 +112,6 @@ def has_kernels(variant: Spec) -> bool:
     except AttnbenchError:
         return False
     return "triton" in factory.implementations and factory.forced in ("", "auto", "triton")
-
-
-def run_side_by_side(jobs: Sequence[GateJob], processes: int, run: Run) -> Iterator[GateJob]:
-    """`run` of each, so many at once, and each once it has ended; what one of them raises is its own."""
-
-    def one(job: GateJob) -> GateJob:
-        with suppress(Exception):
-            run(job)
-        return job
-
-    with ThreadPoolExecutor(processes) as pool:
-        yield from pool.map(one, jobs)
-
-
-def in_child(job: GateJob) -> None:
-    """Runs the job in a process of its own and waits for its end."""
-    with Child(WORKER) as child, suppress(TimeoutError, ChannelError):
-        child.send(encode_order(job))
-        child.receive(SECONDS)
-
-
-def examine_here(job: GateJob) -> None:
-    """In the child: compiles what the gate will launch, then the gate, whose verdict is kept where it is good."""
-    torch.set_num_threads(1)
-    with suppress(Exception):
-        device = torch.device(job.device)
-        if device.type == "cuda":
-            torch.cuda.set_device(device.index or 0)
-        shape, batch = examined(job.cell, device)
-        compile_for(job.cell.variant.at(shape.layer), shape, batch, job.threads)
-        build_checked_cached(job.cache, job.machine, batch)(job.cell.variant)(shape)
 
 
 def compile_for(variant: Spec, shape: AttentionShape, batch: int, threads: int) -> None:

@@ -57,13 +57,10 @@ class DescribeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateJob:
-    """The variant of `cell` is to be examined, in `threads` threads as far as it compiles; `cache` keeps the verdict.
+    """The one variant of `cells` is to be examined at all of their shapes, and compiled in `threads` threads."""
 
-    `machine`: of the verdict.
-    """
-
-    cell: Cell
+    cells: tuple[Cell, ...]
     device: str
-    cache: Path
-    machine: str
+    data_dir: Path | None
+    offline: bool
     threads: int

@@ -30,6 +30,7 @@ from .estimate import Estimator
 from .events import CellFinished, Event, OnEvent, RunListener
 from .executors.executor import Executor, Needs, Resources
 from .executors.local import local_resources
+from .gate_first import gate_first
 from .job import Job
 from .job_files import FOLDER, JobFiles
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
@@ -303,6 +304,9 @@ class Runner:
                 )
                 resources.executor.submit(job, needs)
 
+        if resources.site.executor == "local" and resources.device.type == "cuda":
+            cells = [cell for block in made.blocks for cell in block.cells]
+            gate_first(cells, str(resources.device), request.data_dir, request.offline, on_event)
         submit()
         for ended in resources.executor.finished(store):
             running.discard(ended)

@@ -15,7 +15,7 @@ from ..core.record import Record
 from ..core.registry import import_foreign_plugins_here
 from ..measure.machine import describe, device_name
 from ..plan.fingerprint import variant_hash
-from ..process.child import decode_order
+from ..process.child import decode_order, end_servers
 from ..store.store import Store
 from .context import WorkerContext
 from .events import Began, CellFinished, CellStarted, Event, Failed, OnEvent, Warned, encode
@@ -103,8 +103,11 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
         rates=job.rates,
     )
     send(Began(context.machine, context.node, context.device_name, time.time()))
-    if context.device.type == "cuda":
-        gate_first(context, [cell for cell in job.cells if cell.lane != "baseline"])
+    if context.device.type == "cuda" and job.executor != "local":
+        # jobs of this machine are examined together, before the first of them
+        gate_first(job.cells, job.device, job.data_dir, job.offline, send)
+        # nothing runs beside what is timed next
+        end_servers()
     timed = [cell for cell in job.cells if cell.lane == "time"]
     if timed:
         yield from time_cells(context, timed)

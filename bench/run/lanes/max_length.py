@@ -38,7 +38,7 @@ def longest_lengths(
     context: WorkerContext, builders: dict[Cell, RecordBuilder], task: TimedTask, point: Point
 ) -> Iterator[Record]:
     """One Record a cell: the longest length that runs in `point.memory_bytes`, or an outcome where none does."""
-    build = build_checked_cached(context.place.cache, context.machine.speed_id, point.batch)
+    build = build_checked_cached(context.place.cache, context.verdicts_of, point.batch)
     for cell, builder in builders.items():
         context.send(CellStarted(cell.key))
         search = LengthSearch(context=context, cell=cell, point=point)

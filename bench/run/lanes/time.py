@@ -74,7 +74,7 @@ def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
 
 def _workloads(task: Task, recipe: Recipe, dataset: Dataset, context: WorkerContext) -> Workloads:
     if isinstance(task, TimedTask) and isinstance(recipe, Point):
-        build = build_checked_cached(context.place.cache, context.machine.speed_id, recipe.batch)
+        build = build_checked_cached(context.place.cache, context.verdicts_of, recipe.batch)
         return SweepWorkloads.of(task, recipe, dataset, context.device, build)
     build = context.builder(recipe.batch)
     return TrainStepWorkloads.of(objective_for(task.problem(), recipe), dataset, context.device, build)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate.report import SETTINGS, CheckReport
 from attnbench.bench.gate.suite import GateResult
 from attnbench.bench.gate.twins import Path
+from attnbench.bench.process import side_by_side as side
 from attnbench.bench.run import check_together as module
 from attnbench.bench.run.check_together import check_together, joined, processes_for
 from attnbench.bench.run.questions import CheckVariant
@@ -33,11 +35,12 @@ def test_settings_of_few_variants_run_apart_and_make_one_report_each(
 ) -> None:
     asked: list[CheckVariant] = []
 
-    def ask(registry: object, name: str, question: CheckVariant, **more: Any) -> CheckReport:
+    def ask(child: object, registry: object, name: str, question: CheckVariant, **more: Any) -> CheckReport:
         asked.append(question)
         return answered(question)
 
-    monkeypatch.setattr(module, "ask_apart", ask)
+    monkeypatch.setattr(module, "ask_child", ask)
+    monkeypatch.setattr(side, "Child", lambda target: nullcontext())
     found = list(check_together([Spec(name) for name in names], device="cpu", dtype="float32", jobs=jobs))
     assert sorted(report.name for report in found) == sorted(names) and len(asked) == parts * len(names)
     for report in found:
@@ -49,12 +52,13 @@ def test_settings_of_few_variants_run_apart_and_make_one_report_each(
 
 
 def test_a_process_that_dies_costs_its_own_variant(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(registry: Any, name: str, question: CheckVariant, **more: Any) -> CheckReport:
+    def ask(child: object, registry: Any, name: str, question: CheckVariant, **more: Any) -> CheckReport:
         if name == "linear" and question.part:
             raise PluginError(registry.plugin(name), "it ended with SIGKILL", "crashed")
         return answered(question)
 
-    monkeypatch.setattr(module, "ask_apart", ask)
+    monkeypatch.setattr(module, "ask_child", ask)
+    monkeypatch.setattr(side, "Child", lambda target: nullcontext())
     specs = [Spec("rela"), Spec("linear")]
     found = {each.name: each for each in check_together(specs, device="cpu", dtype="float32", jobs=4)}
     assert found["rela"] and not found["linear"] and found["linear"].problem == "it ended with SIGKILL"

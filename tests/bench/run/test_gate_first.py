@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,18 +17,15 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import build, suite
 from attnbench.bench.gate.build import build_checked_cached
 from attnbench.bench.gate.suite import PROPERTIES, run_short
+from attnbench.bench.measure.machine import describe
 from attnbench.bench.process.child import decode_order, encode_order
 from attnbench.bench.run import gate_first as module
 from attnbench.bench.run import worker
-from attnbench.bench.run.context import WorkerContext
-from attnbench.bench.run.events import Event
-from attnbench.bench.run.gate_first import examined, gate_first, has_kernels, run_side_by_side
+from attnbench.bench.run.events import Event, Warned
+from attnbench.bench.run.gate_first import examined, gate_first, has_kernels
 from attnbench.bench.run.job import GateJob, Job
-from attnbench.bench.store.store import Store
 from attnbench.tasks.data.data import place
 from attnbench.variants import AttentionShape
-
-DEVICE = torch.device("cuda", 0)
 
 
 @pytest.fixture
@@ -43,117 +39,101 @@ def cell(name: str, task: str = "sweep[length=256,mode=forward]") -> Cell:
     return Cell(variant=Spec.parse(name), task=Spec.parse(task), preset=Spec("quick"), seed=0, lane="time")
 
 
-def context_in(folder: Path) -> tuple[WorkerContext, list[Event]]:
-    sent: list[Event] = []
-    here = place(folder, True, print)
-    return WorkerContext(device=DEVICE, place=here, store=Store(folder), digests={}, block="b", send=sent.append), sent
-
-
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[GateJob]:
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[GateJob]:
     """The jobs that would have had a process each."""
-    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: set(range(16)))
     started: list[GateJob] = []
-    monkeypatch.setattr(module, "in_child", started.append)
+
+    def side_by_side(orders: list[GateJob], processes: int, target: str, ask: object) -> Iterator[tuple[GateJob, None]]:
+        assert 1 <= processes <= len(orders) and target.endswith("worker")
+        started.extend(orders)
+        yield from ((order, None) for order in orders)
+
+    monkeypatch.setattr(module, "side_by_side", side_by_side)
     return started
 
 
-def passes(context: WorkerContext, *cells: Cell) -> None:
-    """Leaves the verdicts that a gate would leave which finds nothing."""
-    for each in cells:
-        shape, batch = examined(each, DEVICE)
-        for file in build.verdicts(context.place.cache, context.machine.speed_id, batch, each.variant, shape).values():
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file.touch(mode=0o600)
-
-
-def test_each_variant_is_examined_in_a_process_of_its_own_and_only_once(
-    cuda: FakeCuda, jobs: list[GateJob], tmp_path: Path
-) -> None:
-    context, sent = context_in(tmp_path)
-    cells = [cell(name) for name in ("softmax", "rela", "entmax15", "nystrom")]
-    # a process that waits for hours without a word is taken to hang
-    assert gate_first(context, [*cells, *cells]) == 4 and len(sent) == 1 + 4
-    assert [str(job.cell.variant) for job in jobs] == ["softmax", "rela", "entmax15", "nystrom"]
+def test_each_variant_has_a_process_for_all_its_shapes(jobs: list[GateJob]) -> None:
+    sent: list[Event] = []
+    cells = [
+        cell(name, f"sweep[length={n},mode=forward]") for n in (256, 512) for name in ("softmax", "rela", "nystrom")
+    ]
+    baseline = replace(cell("softmax"), lane="baseline")
+    assert gate_first([*cells, baseline], "cuda:0", None, True, sent.append) == 3
+    assert [str(job.cells[0].variant) for job in jobs] == ["softmax", "rela", "nystrom"]
+    assert [len(job.cells) for job in jobs] == [2, 2, 2] and {job.device for job in jobs} == {"cuda:0"}
     # they compile at once, with all cores between them
-    assert {(job.device, job.threads) for job in jobs} == {("cuda:0", 4)}
-    passes(context, *cells)
-    jobs.clear()
-    assert gate_first(context, cells) == 0
-    # another length is examined too, as is another precision
-    assert gate_first(context, [cell("rela", "sweep[length=512,mode=forward]")]) == 1
-    assert gate_first(context, [cell("rela", "sweep[length=512,mode=forward,dtype=bfloat16]")]) == 1
-    assert [job.threads for job in jobs] == [16, 16]
+    assert {job.threads for job in jobs} == {5}
+    assert [type(event) for event in sent] == [Warned]
 
 
-def test_a_verdict_of_a_process_is_that_which_the_lane_would_have_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
+def test_nothing_to_run_asks_nobody(jobs: list[GateJob]) -> None:
+    assert gate_first([replace(cell("softmax"), lane="baseline")], "cuda:0", None, True, print) == 0 == len(jobs)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """What the gate was asked in this process; linear fails."""
+    found: list[str] = []
 
     def gate(spec: Spec, shape: AttentionShape, *, batch: int, form: str) -> object:
-        asked.append(f"{spec} {form}")
+        found.append(f"{spec} {form} {shape.max_length}")
         return suite.GateResult(property="causal", held=False) if spec.name == "linear" else None
 
+    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "quick_gate", gate)
     monkeypatch.setattr(module, "compile_for", lambda *given: None)
-    for name in ("nystrom", "linear"):
-        job = GateJob(cell=cell(name), device="cpu", cache=tmp_path, machine="box", threads=1)
-        assert decode_order(encode_order(job)) == job
-        module.examine_here(job)
-    assert asked == ["nystrom short", "nystrom own", "linear short"]
+    return found
+
+
+def examine(*cells: Cell) -> None:
+    threads = torch.get_num_threads()
+    job = GateJob(cells=cells, device="cpu", data_dir=None, offline=True, threads=1)
+    assert decode_order(encode_order(job)) == job
+    module.examine_here(job)
+    torch.set_num_threads(threads)
+
+
+def test_a_verdict_made_ahead_is_that_which_the_job_would_have_kept(asked: list[str], tmp_path: Path) -> None:
+    lengths = [cell("nystrom", f"sweep[length={n},mode=forward]") for n in (256, 512)]
+    examine(*lengths)
+    # the short form once
+    assert asked == ["nystrom short 256", "nystrom own 256", "nystrom own 512"]
+    examine(cell("linear"), cell("no-such-variant"))
     asked.clear()
-    shape, batch = examined(cell("nystrom"), torch.device("cpu"))
+    examine(*lengths)
+    assert asked == []
+    cache, machine = place(None, True, print).cache, describe(torch.device("cpu")).id
     for name in ("nystrom", "linear"):
+        shape, batch = examined(cell(name), torch.device("cpu"))
         with contextlib.suppress(build.Incorrect):
-            build_checked_cached(tmp_path, "box", batch)(Spec(name))(shape)
+            build_checked_cached(cache, machine, batch)(Spec(name))(shape)
     # what failed is examined again, where its words are wanted
-    assert asked == ["linear short"]
+    assert asked == ["linear short 256"]
 
 
-def test_layers_of_one_kind_share_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(build, "quick_gate", lambda spec, shape, *, batch, form: asked.append(shape.layer))
+def test_layers_of_one_kind_share_a_verdict(asked: list[str], tmp_path: Path) -> None:
     shape = AttentionShape(heads=2, head_dim=8, max_length=64, layers=2)
     for layer in (0, 1):
         build_checked_cached(tmp_path, "box")(Spec("rela"))(replace(shape, layer=layer))
-    assert asked == [0, 0]
+    assert asked == ["rela short 64", "rela own 64"]
 
 
-def test_a_worker_examines_ahead_on_a_gpu_alone(
+def test_jobs_of_a_node_are_examined_there_and_those_of_this_machine_before(
     cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ahead: list[Cell] = []
-    monkeypatch.setattr(worker, "gate_first", lambda context, cells: ahead.extend(cells))
+    ahead: list[str] = []
+    monkeypatch.setattr(worker, "gate_first", lambda cells, *given: ahead.append(given[0]))
     monkeypatch.setattr(worker, "time_cells", lambda context, cells: iter(()))
-    for device, count in (("cpu", 0), ("cuda:0", 1)):
+    monkeypatch.setattr(worker, "end_servers", lambda: None)
+    for device, executor in (("cpu", "slurm"), ("cuda:0", "local"), ("cuda:0", "slurm")):
         job = Job(
-            block="b", cells=(cell("rela"),), digests={}, device=device, results=tmp_path, data_dir=None, offline=True
-        )
-        assert list(worker.records_of(job, lambda event: None)) == [] and len(ahead) == count
-
-
-def test_a_process_that_fails_costs_no_verdict_and_no_other(
-    cuda: FakeCuda, jobs: list[GateJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(job: GateJob) -> None:
-        jobs.append(job)
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(module, "in_child", failing)
-    assert gate_first(context_in(tmp_path)[0], [cell("rela"), cell("softmax"), cell("no-such-variant")]) == 2
-    assert len(jobs) == 2
-
-
-def test_jobs_run_at_the_same_time() -> None:
-    meeting = threading.Barrier(3, timeout=20)
-    jobs = [
-        GateJob(cell=cell(name), device="cuda:0", cache=Path(), machine="", threads=1)
-        for name in ("rela", "linear", "softmax")
-    ]
-    assert list(run_side_by_side(jobs, 3, lambda job: meeting.wait() and None)) == jobs
-    assert not meeting.broken
+            block="b", cells=(cell("rela"),), digests={}, device=device, results=tmp_path, data_dir=None, offline=True,
+            executor=executor,
+        )  # fmt: skip
+        assert list(worker.records_of(job, lambda event: None)) == []
+    assert ahead == ["cuda:0"]
 
 
 @pytest.mark.parametrize(("name", "has"), [
@@ -178,18 +158,10 @@ def test_a_dry_pass_asks_all_that_the_quick_gate_asks(monkeypatch: pytest.Monkey
     assert sorted(run) == sorted(each.name for each in PROPERTIES if each.quick)
 
 
-def test_a_job_reaches_the_gate_of_the_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_job_reaches_the_child(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = cell("rela", "sweep[length=128,batch=3,causal=true]")
-    job = GateJob(cell=sweep, device="cpu", cache=tmp_path, machine="box", threads=2)
-    asked: list[tuple[AttentionShape, int]] = []
-    monkeypatch.setattr(
-        module,
-        "build_checked_cached",
-        lambda cache, machine, batch: lambda spec: lambda shape: asked.append((shape, batch)),
-    )
-    monkeypatch.setattr(module, "compile_for", lambda *given: None)
+    job = GateJob(cells=(sweep,), device="cpu", data_dir=None, offline=True, threads=2)
     monkeypatch.setattr(worker, "import_foreign_plugins_here", lambda: None)
     monkeypatch.setattr("torch.set_num_threads", lambda count: None)
     assert worker.main(io.BytesIO(encode_order(job)), io.BytesIO()) == 0
-    [(shape, batch)] = asked
-    assert batch == 3 and shape.causal and shape.max_length == 128
+    assert asked == ["rela short 128", "rela own 128"]

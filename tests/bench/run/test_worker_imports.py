@@ -135,9 +135,9 @@ def test_a_compiled_sweep_imports_neither_scipy_nor_pandas(worker: Worker, place
 
 
 @pytest.mark.slow
-def test_a_gate_ahead_imports_neither_scipy_nor_pandas(worker: Worker, tmp_path: Path) -> None:
+def test_a_gate_ahead_imports_neither_scipy_nor_pandas(worker: Worker) -> None:
     sweep = cell("linear", "sweep[length=64,heads=2,head_dim=8]", "time", "quick")
     with Child(str(worker.script)) as child:
-        child.send(encode_order(GateJob(cell=sweep, device="cpu", cache=tmp_path, machine="box", threads=1)))
+        child.send(encode_order(GateJob(cells=(sweep,), device="cpu", data_dir=None, offline=True, threads=1)))
         assert child.receive(300.0) is None
     worker.require_clean()

@@ -1,0 +1,45 @@
+"""Work in several children at once, each with one order; an interrupt ends them all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import TypeVar
+
+from .child import Child
+
+O = TypeVar("O")  # noqa: E741
+A = TypeVar("A")
+
+
+def side_by_side(
+    orders: Sequence[O], processes: int, target: str, ask: Callable[[Child, O], A]
+) -> Iterator[tuple[O, A]]:
+    """Each order with what `ask` returns of it, as they end; `ask` gets a child that runs `target`, in a thread.
+
+    Closing the iterator ends what still runs. Raises what `ask` raises.
+    """
+    running: set[Child] = set()
+    ended = False
+
+    def one(order: O) -> A:
+        with Child(target) as child:
+            running.add(child)
+            if ended:
+                child.stop()
+            try:
+                return ask(child, order)
+            finally:
+                running.discard(child)
+
+    with ThreadPoolExecutor(max(1, processes)) as pool:
+        waiting: dict[Future[A], O] = {pool.submit(one, order): order for order in orders}
+        try:
+            for done in as_completed(waiting):
+                yield waiting[done], done.result()
+        finally:
+            ended = True
+            pool.shutdown(wait=False, cancel_futures=True)
+            # whoever waits for one of them hears of its end
+            for child in [*running]:
+                child.stop()

@@ -1,0 +1,71 @@
+"""Children that work at once: each has one order, and an interrupt ends all of them at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnbench.bench.process import side_by_side as module
+from attnbench.bench.process.child import Child
+from attnbench.bench.process.side_by_side import side_by_side
+
+
+class Silent:
+    """A child that says nothing until it is stopped."""
+
+    def __init__(self, target: str):
+        self.stopped = threading.Event()
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_orders_run_at_the_same_time_and_are_answered_as_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Child", Silent)
+    meeting = threading.Barrier(3, timeout=20)
+
+    def ask(child: object, order: int) -> int:
+        meeting.wait()
+        time.sleep(0.1 * order)
+        return order * order
+
+    assert list(side_by_side([2, 1, 0], 3, "anything", ask)) == [(0, 0), (1, 1), (2, 4)]
+
+
+def test_whoever_stops_listening_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Child", Silent)
+    asked: list[int] = []
+
+    def ask(child: Any, order: int) -> int:
+        asked.append(order)
+        if order:
+            assert child.stopped.wait(20)
+        return order
+
+    answers = side_by_side([0, 1, 2, 3, 4], 3, "anything", ask)
+    assert next(answers) == (0, 0)
+    begun = time.monotonic()
+    answers.close()
+    # those that had not begun never do
+    assert time.monotonic() - begun < 10 and 4 not in asked
+
+
+@pytest.mark.slow  # a process that imports torch
+def test_a_child_that_is_stopped_is_heard_of_by_the_thread_that_waits_for_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import time\nchannel.write(b'1\\n'); channel.flush()\ntime.sleep(600)\n", encoding="utf-8")
+    with Child(str(script)) as child:
+        assert child.receive(60) == b"1"
+        threading.Timer(0.3, child.stop).start()
+        begun = time.monotonic()
+        assert child.receive(60) is None and time.monotonic() - begun < 20
