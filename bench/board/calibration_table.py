@@ -8,7 +8,6 @@ from functools import lru_cache
 from statistics import median
 from typing import NamedTuple
 
-from ..core.errors import StoreError
 from ..core.paths import PACKAGE
 from ..score.key import BoardKey
 from ..stats.format import percent
@@ -25,6 +24,14 @@ LEAST_SHARE = 0.85
 JUDGED = ("flash", "cudnn")
 """A card that reaches less than this share of what was published of one of these is slow, or not alone."""
 
+HEADS = (
+    ("cooled", "TFLOP/s", "samples after pauses: median, lowest and highest process"),
+    ("sustained", "TFLOP/s", "back to back, after a sixth of a second of the same"),
+    ("of product", "fraction", "over the product of that precision"),
+    ("published", "TFLOP/s", "by others on such a card; S: read there, C: in transcriptions of it, 1: in one"),
+    ("of published", "fraction", "of the slowest process"),
+)
+
 
 class Figure(NamedTuple):
     """A published rate in TFLOP/s, with its grade of evidence and where it stands."""
@@ -36,16 +43,13 @@ class Figure(NamedTuple):
 
 @lru_cache(maxsize=1)
 def figures() -> tuple[tuple[str, ...], Mapping[Point, Figure]]:
-    """The cards that published rates hold for, and each rate. Raises StoreError where our file is damaged."""
-    try:
-        read = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))
-        return tuple(read["cards"]), {
-            tuple(str((one | {"kernel": kernel})[axis]) for axis in AXES): Figure(rate, one["grade"], one["source"])
-            for one in read["figures"]
-            for kernel, rate in one["kernels"].items()
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{PUBLISHED} does not read as published rates ({error}); install attnbench again") from error
+    """The cards that published rates hold for, and each rate."""
+    read = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))
+    return tuple(read["cards"]), {
+        tuple(str((one | {"kernel": kernel})[axis]) for axis in AXES): Figure(rate, one["grade"], one["source"])
+        for one in read["figures"]
+        for kernel, rate in one["kernels"].items()
+    }
 
 
 def calibrated(table: ResultTable, machine: str, keys: Sequence[BoardKey]) -> tuple[Board, str, str]:
@@ -54,18 +58,24 @@ def calibrated(table: ResultTable, machine: str, keys: Sequence[BoardKey]) -> tu
     cards, published = figures()
     card = next(iter(table.machines[machine].accelerators), "")
     shares = {at: min(found) / published[at].rate for at, found in cooled.items() if at in published and card in cards}
-    rows = [_row(at, cooled, sustained, published.get(at), shares.get(at)) for at in sorted(cooled)]
-    heads = (
-        ("cooled", "TFLOP/s", "samples after pauses: median, lowest and highest process"),
-        ("sustained", "TFLOP/s", "back to back, after a sixth of a second of the same"),
-        ("of product", "fraction", "over the product of that precision"),
-        ("published", "TFLOP/s", "by others on such a card; S: read there, C: in transcriptions of it, 1: in one"),
-        ("of published", "fraction", "of the slowest process"),
-    )
+
+    def cells(at: Point) -> tuple[TableCell, ...]:
+        low, middle, high = min(cooled[at]), median(cooled[at]), max(cooled[at])
+        product = next((median(found) for point, found in cooled.items() if point[:2] == (at[0], "product")), None)
+        figure, middles = published.get(at), f"{middle:.0f}"
+        return (
+            TableCell(text=f"{middles} ({low:.0f}–{high:.0f})", bare=middles, value=middle, low=low, high=high),
+            number_cell(median(sustained[at]) if at in sustained else None, "{:.0f}".format),
+            number_cell(middle / product if product else None, percent),
+            EMPTY if figure is None else number_cell(figure.rate, f"{{:.0f}} [{figure.grade}]".format, figure.source),
+            number_cell(shares.get(at), percent),
+        )
+
     columns = [
         Column(name=title.replace(" ", "_"), title=title, unit=unit, better="higher", description=text)
-        for title, unit, text in heads
+        for title, unit, text in HEADS
     ]
+    rows = [Row(name=_name(at), entries=cells(at)) for at in sorted(cooled)]
     title = "calibration: nominal rates of known kernels in the same processes"
     board = Board(name="calibration", title=title, question="", columns=tuple(columns), ranked=(), unranked=tuple(rows))
     judged = {f"{at[1]} of width {at[2]} at {at[3]}": share for at, share in shares.items() if at[1] in JUDGED}
@@ -85,20 +95,8 @@ def _by_point(table: ResultTable, keys: Sequence[BoardKey], pace: str) -> dict[P
     return found
 
 
-def _row(
-    at: Point, cooled: Mapping[Point, list[float]], sustained: Mapping[Point, list[float]], figure: Figure | None,
-    share: float | None,
-) -> Row:  # fmt: skip
+def _name(at: Point) -> str:
     dtype, kernel, width, length, causal = at
-    products = next((found for point, found in cooled.items() if point[:2] == (dtype, "product")), [])
-    low, middle, high = min(cooled[at]), median(cooled[at]), max(cooled[at])
-    shape = (
-        "" if kernel == "product" else f", width {width}, {length} tokens, {'causal' if causal == 'True' else 'full'}"
-    )
-    return Row(name=f"{kernel}{shape}, {dtype}", entries=(
-        TableCell(text=f"{middle:.0f} ({low:.0f}–{high:.0f})", bare=f"{middle:.0f}", value=middle, low=low, high=high),
-        number_cell(median(sustained[at]) if at in sustained else None, "{:.0f}".format),
-        number_cell(middle / median(products) if products else None, percent),
-        EMPTY if figure is None else number_cell(figure.rate, f"{{:.0f}} [{figure.grade}]".format, figure.source),
-        number_cell(share, percent),
-    ))  # fmt: skip
+    if kernel == "product":
+        return f"product, {dtype}"
+    return f"{kernel}, width {width}, {length} tokens, {'causal' if causal == 'True' else 'full'}, {dtype}"

@@ -5,42 +5,37 @@ Nothing is ranked on a card that is slower than others found it, at kernels that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from statistics import median, quantiles
-from typing import Literal
+from statistics import quantiles
 
 from ..core.record import Outcome
 from ..score.quality import describe_outcome
 from ..stats.format import listed, percent, size
-from ..stats.intervals import mean_of
+from ..stats.intervals import Estimate, mean_of
 from ..stats.ranking import rank_intervals
 from ..stats.scoring import ratio
-from ..store.rows import newest
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Column, Row, TableCell, split_by_rank
 from .calibration_table import calibrated
 from .cells import EMPTY, number_cell, ratio_cell
 from .columns import Cell, cells_of, finished, plain_columns
 from .headline import nothing_ranked
-from .kernel_shapes import BLOCK, MODES, WORK, KernelShape
+from .kernel_shapes import BLOCK, MODES, WORK, KernelShape, claimed
 from .notes import note
 from .timing_notes import timing_notes
 from .timings import RAN_AS, Timings
 from .version_notes import version_notes
-
-Number = Callable[[str], float | None]
-Better = Literal["higher", "lower", ""]
 
 BEST = TableCell(text="best dense", bare="best", value=1.0)
 
 
 def board_for_kernels(table: ResultTable, machine: str, preset: str, shapes: Sequence[KernelShape]) -> Board:
     """Ranks by the geometric mean of the times, forward and both, over all shapes."""
-    keys = [key for shape in shapes for members in shape.keys.values() for key in members]
+    keys = sorted(claimed({(machine, preset): shapes}))
     by_point = {
         f"{shape.title}, {work}, process {at}": costs
-        for shape in shapes for work, members in shape.costs.items() for at, costs in enumerate(members, start=1)
+        for shape in shapes for work in shape.keys for at, costs in enumerate(shape.costs(work), start=1)
     }  # fmt: skip
     timings = Timings(table=table, by_point=by_point)
     calibration, told, slow = calibrated(table, machine, keys)
@@ -63,7 +58,7 @@ def board_for_kernels(table: ResultTable, machine: str, preset: str, shapes: Seq
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
-        parts=(*(_shape_board(shape, names) for shape in shapes), calibration, _clocks(shapes)),
+        parts=(*(_shape_board(shape, names) for shape in shapes), calibration),
         notes=(
             *([note("slow_card", why=slow)] if slow else []),
             note("nominal"),
@@ -78,11 +73,11 @@ def _columns(timings: Timings, shapes: Sequence[KernelShape]) -> list[tuple[Colu
     over = "geometric mean over the shapes of its time over that of the best dense kernel at each"
 
     def mean(works: Sequence[str], name: str) -> TableCell:
-        points = [(shape, work) for shape in shapes for work in works if work in shape.costs]
+        points = [(shape, work) for shape in shapes for work in works if work in shape.keys]
         found = [cost for shape, work in points if (cost := shape.over_best(work, name)) is not None]
         if not points or len(found) < len(points):
             return EMPTY
-        return BEST if all(shape.best(work) == name for shape, work in points) else ratio_cell(mean_of(found))
+        return _over_best(mean_of(found), all(shape.best(work) == name for shape, work in points))
 
     return [
         (Column(name="mean", title="mean", unit="× best dense", better="lower", importance=0, description=over),
@@ -96,117 +91,89 @@ def _columns(timings: Timings, shapes: Sequence[KernelShape]) -> list[tuple[Colu
 
 def _headline(shapes: Sequence[KernelShape], names: Sequence[str]) -> str:
     """Who is faster or slower than the best dense kernel wherever it was timed."""
-    points = [(shape, work) for shape in shapes for work in shape.costs]
+    points = [(shape, work) for shape in shapes for work in shape.keys]
     dense = {shape.best(work) for shape, work in points} - {""}
     groups: dict[str, list[str]] = {"Faster": [], "Slower": [], "By shape": []}
     for name in sorted(set(names) - dense):
         found = [ratio(cost) for shape, work in points if (cost := shape.over_best(work, name)) is not None]
-        sides = {"Faster": all(each.high < 1 for each in found), "Slower": all(each.low > 1 for each in found)}
-        groups[next((side for side, holds in sides.items() if holds and found), "By shape")].append(name)
+        faster, slower = all(each.high < 1 for each in found), all(each.low > 1 for each in found)
+        groups["By shape" if faster == slower else "Faster" if faster else "Slower"].append(name)
     told = " ".join(f"{side}: {', '.join(members)}." for side, members in groups.items() if members)
     return f"Beside the best dense kernel ({listed(sorted(dense))}), forward and both, at all shapes. {told}"
 
 
 def _shape_board(shape: KernelShape, names: Sequence[str]) -> Board:
-    """Times, rates, sparsity and memory at one shape, a row for each variant."""
-    columns: list[tuple[Column, Cell]] = []
-    for work in WORK:
-        best = f"the best dense kernel here, {shape.best(work) or 'of which none ran'}"
-        middle = "20th and 80th percentile of all samples" if work in MODES else "both less forward"
-        kinds: list[tuple[str, str, str, Better, str, Cell]] = [
-            ("ms", work, "ms", "lower", f"median of the processes' medians; {middle}", partial(_ms, shape, work)),
-            ("ratio", f"{work}, ratio", "× best dense", "lower", f"time over that of {best}, in the same rounds",
-             partial(_over_best, shape, work)),
-            ("rate", f"{work}, TFLOP/s", "TFLOP/s", "higher", "nominal FLOPs over time",
-             _rate(partial(shape.rate, work))),
-            ("executed", f"{work}, executed", "TFLOP/s", "higher",
-             "nominal FLOPs of the scores that it computes, in blocks that are not empty",
-             _rate(partial(shape.rate, work, executed=True))),
-            ("of_product", f"{work}, of product", "fraction", "higher",
-             "nominal rate over that of a large product in the same process",
-             _share(partial(shape.of_product, work))),
-            ("between", f"{work}, between", "fraction", "lower",
-             "medians of the processes: the largest less the smallest, over their median",
-             _share(partial(_between, shape, work))),
-        ]  # fmt: skip
-        columns += [
-            (Column(name=f"{work}_{name}", title=title, unit=unit, better=better, description=text,
-                    shown=work in MODES and name in ("ms", "ratio", "rate")), cell)
-            for name, title, unit, better, text, cell in kinds
-        ]  # fmt: skip
+    """Times, rates, sparsity, memory and clocks at one shape, a row for each variant."""
+    columns = [column for work in WORK for column in _work_columns(shape, work)]
     columns += [
         (Column(name="empty", title=f"empty {BLOCK} × {BLOCK}", unit="fraction",
                 description=f"share of {BLOCK} × {BLOCK} blocks without a positive weight on these inputs"),
-         _share(partial(shape.number, quantity="block_sparsity", block=BLOCK))),
+         lambda name: number_cell(shape.number(name, "block_sparsity", block=BLOCK), percent)),
         (Column(name="peak", title="peak", unit="bytes", better="lower",
                 description="peak of allocated memory, inputs included"),
          lambda name: number_cell(shape.number(name, "peak_bytes"), size)),
+        (Column(name="clock", title="clock and power", unit="MHz",
+                description="from beginning to end, of the process that ended slowest, and what throttled it"),
+         partial(_clock, shape)),
     ]  # fmt: skip
     rows = [Row(name=name, entries=cells_of(columns, name)) for name in names]
-    return finished(_part(shape.title, shape.title, [column for column, _ in columns], rows))
-
-
-def _part(name: str, title: str, columns: Sequence[Column], rows: Sequence[Row]) -> Board:
     rows = [row for row in rows if any(cell.text for cell in row.entries)]
-    return Board(name=name, title=title, question="", columns=tuple(columns), ranked=(), unranked=tuple(rows))
+    heads = tuple(column for column, _ in columns)
+    return finished(
+        Board(name=shape.title, title=shape.title, question="", columns=heads, ranked=(), unranked=tuple(rows))
+    )
+
+
+def _work_columns(shape: KernelShape, work: str) -> list[tuple[Column, Cell]]:
+    """Of a forward pass, a backward pass, or both; the backward pass and what few ask for on request."""
+    shown, best = work in MODES, shape.best(work) if work in MODES else ""
+    middle = "20th and 80th percentile of all samples" if shown else "both less forward"
+    return [
+        (Column(name=f"{work}_ms", title=work, unit="ms", better="lower", shown=shown,
+                description=f"median of the processes' medians; {middle}"),
+         partial(_ms, shape, work)),
+        (Column(name=f"{work}_ratio", title=f"{work}, ratio", unit="× best dense", better="lower",
+                description=f"time over that of the best dense kernel here, {best}, in the same rounds"),
+         lambda name: _over_best(shape.over_best(work, name), name == best)),
+        (Column(name=f"{work}_rate", title=f"{work}, TFLOP/s", unit="TFLOP/s", better="higher", shown=shown,
+                description="nominal FLOPs over time"),
+         lambda name: number_cell(shape.rate(work, name), "{:.0f}".format)),
+        (Column(name=f"{work}_executed", title=f"{work}, executed", unit="TFLOP/s", better="higher", shown=False,
+                description="nominal FLOPs of the scores that it computes, in blocks that are not empty"),
+         lambda name: number_cell(shape.executed(work, name), "{:.0f}".format)),
+        (Column(name=f"{work}_of_product", title=f"{work}, of product", unit="fraction", better="higher", shown=False,
+                description="nominal rate over that of a large product in the same process"),
+         lambda name: number_cell(shape.of_product(work, name), percent)),
+        (Column(name=f"{work}_between", title=f"{work}, between", unit="fraction", better="lower", shown=False,
+                description="medians of the processes: the largest less the smallest, over their median"),
+         lambda name: number_cell(shape.between(work, name), percent)),
+    ]  # fmt: skip
 
 
 def _ms(shape: KernelShape, work: str, name: str) -> TableCell:
-    seconds = shape.seconds(work, name)
+    seconds, costs = shape.seconds(work, name), [each[name] for each in shape.costs(work) if name in each]
     if seconds is None:
-        costs = [each[name] for each in shape.costs.get(work, ()) if name in each]
         failed = next((cost for cost in costs if cost.outcome != Outcome.OK), None)
         return TableCell(text=describe_outcome(failed.outcome), note=failed.reason) if failed else EMPTY
     shown = f"{1e3 * seconds:.4g}"
-    samples = [1e3 * each for cost in shape.processes(work, name) for each in cost.seconds]
+    samples = [1e3 * each for cost in costs for each in cost.seconds]
     if len(samples) < 2:
         return TableCell(text=shown, value=1e3 * seconds)
     low, *_, high = quantiles(samples, n=5, method="inclusive")
     return TableCell(text=f"{shown} ({low:.4g}–{high:.4g})", bare=shown, value=1e3 * seconds, low=low, high=high)
 
 
-def _rate(rate: Number) -> Cell:
-    def cell(name: str) -> TableCell:
-        found = rate(name)
-        return number_cell(None if found is None else found / 1e12, "{:.0f}".format)
-
-    return cell
+def _over_best(cost: Estimate | None, is_best: bool) -> TableCell:
+    return EMPTY if cost is None else BEST if is_best else ratio_cell(cost)
 
 
-def _share(share: Number) -> Cell:
-    return lambda name: number_cell(share(name), percent)
-
-
-def _over_best(shape: KernelShape, work: str, name: str) -> TableCell:
-    cost = shape.over_best(work, name)
-    return EMPTY if cost is None else BEST if name == shape.best(work) else ratio_cell(cost)
-
-
-def _between(shape: KernelShape, work: str, name: str) -> float | None:
-    medians = [each.median for each in shape.processes(work, name)]
-    return (max(medians) - min(medians)) / median(medians) if len(medians) > 1 else None
-
-
-def _clocks(shapes: Sequence[KernelShape]) -> Board:
-    """Clock and power when the samples began and when they ended, of the process of each shape that ended slowest."""
-    heads = (("clock", "SM clock", "MHz"), ("power", "power", "W"), ("throttled", "throttled by", ""))
-    columns = [Column(name=name, title=title, unit=unit) for name, title, unit in heads]
-    rows = []
-    for one, work in [(shape, work) for shape in shapes for work in shape.keys]:
-        runs = [run for key in one.keys[work] for run in newest(key.runs(one.table, "time"), "variant")]
-        clocks = [found for run in runs if (found := one.table.number("gpu_clock", run.at)) is not None]
-        if clocks:
-            slowest = min(clocks, key=lambda clock: clock.value)
-            where = slowest.where
-            entries = (
-                _from_to(where.get("before_mhz"), slowest.value),
-                _from_to(where.get("before_watts"), where.get("watts")),
-                TableCell(text=str(where.get("throttled", "nothing"))[:80]),
-            )
-            rows.append(Row(name=f"{one.title}, {work}", entries=entries))
-    return _part("clocks", "clock and power from beginning to end, of the process that ended slowest", columns, rows)
-
-
-def _from_to(*ends: object) -> TableCell:
-    numbers = [float(end) for end in ends if isinstance(end, int | float)]
-    return TableCell(text=" → ".join(f"{end:.0f}" for end in numbers), value=numbers[-1] if numbers else None)
+def _clock(shape: KernelShape, name: str) -> TableCell:
+    found = min(shape.measured(name, "gpu_clock"), key=lambda clock: clock.value, default=None)
+    if found is None:
+        return EMPTY
+    ends = (found.where.get("before_mhz"), found.value, found.where.get("before_watts"), found.where.get("watts"))
+    # a stranger's Record may have words for numbers, of any length
+    words = [f"{end:.0f}" if isinstance(end, int | float) else "?" for end in ends]
+    throttled = str(found.where.get("throttled", "nothing"))[:80]
+    text = "{} → {} MHz, {} → {} W, throttled by {}".format(*words, throttled)
+    return TableCell(text=text, bare=f"{words[1]} MHz", value=found.value)

@@ -11,7 +11,7 @@ from ..core.cell import REFERENCE
 from ..core.protocol import LEAST_ROUNDS
 from ..core.record import Measurement
 from ..core.spec import Spec
-from ..score.cost import RelativeCost, costs_by_variant
+from ..score.cost import Mode, RelativeCost, costs_by_variant
 from ..score.key import BoardKey
 from ..stats.intervals import Estimate, mean_estimate, mean_of
 from ..stats.scoring import log_ratio
@@ -24,7 +24,7 @@ BLOCK = 64
 WORK = {"forward": 1.0, "backward": 2.5, "both": 3.5}
 """Nominal FLOPs over those of a forward pass. A backward pass makes the scores once more: five products for two."""
 
-MODES = {"forward": "forward", "both": "step"}
+MODES: Mapping[str, Mode] = {"forward": "forward", "both": "step"}
 """The mode of a sweep that times each; a backward pass is the difference of both and a forward pass."""
 
 LEAST_PROCESSES = 3
@@ -39,26 +39,20 @@ TOLD = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelShape:
-    """`title`: the shape in words; `setting`: of its Records; `keys`: boards of its processes, for both and forward.
-
-    `costs`: of all variants, by process, for each of these.
-    """
+    """`title`: the shape in words; `setting`: of its Records; `keys`: boards of its processes, for both and forward."""
 
     table: ResultTable
     title: str
     setting: Mapping[str, Any]
     keys: Mapping[str, Sequence[BoardKey]]
-    costs: Mapping[str, Sequence[Mapping[str, RelativeCost]]]
 
-    def flops(self, work: str) -> float:
-        """4 · batch · heads · length² · width of a head, half of them where it is causal, times that of the work."""
-        one = self.setting
-        full = 4.0 * int(one["batch"]) * int(one["width"]) * int(one["length"]) ** 2
-        return WORK[work] * full * (0.5 if one.get("causal") else 1.0)
+    def costs(self, work: str) -> list[dict[str, RelativeCost]]:
+        """Of all variants, by process."""
+        return [costs_by_variant(self.table, key, MODES[work]) for key in self.keys.get(work, ())]
 
     def processes(self, work: str, name: str) -> list[RelativeCost]:
         """Its costs in the processes that it was timed in; empty where it failed in one of them."""
-        found = [costs[name] for costs in self.costs.get(work, ()) if name in costs]
+        found = [costs[name] for costs in self.costs(work) if name in costs]
         return found if all(cost.seconds for cost in found) else []
 
     def seconds(self, work: str, name: str) -> float | None:
@@ -71,38 +65,49 @@ class KernelShape:
 
     def best(self, work: str) -> str:
         """The fastest dense kernel; empty where none ran."""
-        dense = {name for costs in self.costs.get(work, ()) for name in costs if Spec.parse(name).name == REFERENCE}
+        dense = {name for costs in self.costs(work) for name in costs if Spec.parse(name).name == REFERENCE}
         timed = {name: seconds for name in sorted(dense) if (seconds := self.seconds(work, name)) is not None}
         return min(timed, key=timed.__getitem__, default="")
 
     def over_best(self, work: str, name: str) -> Estimate | None:
         """Log-ratio of its time to that of the best dense kernel, in the same rounds."""
         best = self.best(work)
-        pairs = [(costs[name], costs[best]) for costs in self.costs.get(work, ()) if {name, best} <= costs.keys()]
+        pairs = [(costs[name], costs[best]) for costs in self.costs(work) if {name, best} <= costs.keys()]
         logs = [log for mine, theirs in pairs if (log := _log_ratio(mine, theirs)) is not None]
         if not logs or not self.processes(work, name):
             return None
         return mean_estimate([log.value for log in logs]) if len(logs) >= LEAST_PROCESSES else mean_of(logs)
 
-    def number(self, name: str, quantity: str, **where: object) -> float | None:
-        """That measurement of the variant, of both where there is one, else of the forward pass."""
-        rows = [each.row for work in ("both", "forward") for each in self.processes(work, name)]
-        found = (self.table.number(quantity, row, **where) for row in rows)
-        return next((measured.value for measured in found if measured is not None), None)
+    def between(self, work: str, name: str) -> float | None:
+        """Medians of the processes: the largest less the smallest, over their median."""
+        medians = [each.median for each in self.processes(work, name)]
+        return (max(medians) - min(medians)) / median(medians) if len(medians) > 1 else None
 
-    def rate(self, work: str, name: str, executed: bool = False) -> float | None:
-        """Nominal FLOPs per second; `executed`: of the scores that it computes, in blocks that are not empty."""
-        seconds, share = self.seconds(work, name), 1.0
-        if executed:
-            density, empty = self.number(name, "declared_density"), self.number(name, "block_sparsity", block=BLOCK)
-            share = (1.0 if density is None else density) * (1.0 - (empty or 0.0))
-        return self.flops(work) * share / seconds if seconds else None
+    def measured(self, name: str, quantity: str, **where: object) -> list[Measurement]:
+        """Those of the variant, by process: of both first."""
+        rows = [each.row for work in ("both", "forward") for each in self.processes(work, name)]
+        return [found for row in rows if (found := self.table.number(quantity, row, **where)) is not None]
+
+    def number(self, name: str, quantity: str, **where: object) -> float | None:
+        return next((found.value for found in self.measured(name, quantity, **where)), None)
+
+    def rate(self, work: str, name: str) -> float | None:
+        """Nominal TFLOP/s, by 4 · batch · heads · length² · width of a head, half of them where it is causal."""
+        one, seconds = self.setting, self.seconds(work, name)
+        full = 4e-12 * int(one["batch"]) * int(one["width"]) * int(one["length"]) ** 2
+        return WORK[work] * full * (0.5 if one.get("causal") else 1.0) / seconds if seconds else None
+
+    def executed(self, work: str, name: str) -> float | None:
+        """TFLOP/s of the scores that it computes, in blocks that are not empty."""
+        rate, density = self.rate(work, name), self.number(name, "declared_density")
+        empty = self.number(name, "block_sparsity", block=BLOCK)
+        return rate and rate * (1.0 if density is None else density) * (1.0 - (empty or 0.0))
 
     def of_product(self, work: str, name: str) -> float | None:
         """Its rate over what a large product of its precision reached in the same processes."""
         keys, rate = self.keys.get("both" if work == "backward" else work, ()), self.rate(work, name)
         reached = [m.value for m in rates(self.table, keys, kernel="product", dtype=self.setting.get("dtype"))]
-        return rate / median(reached) if rate and reached else None
+        return 1e12 * rate / median(reached) if rate and reached else None
 
 
 def kernel_shapes(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[tuple[str, str], list[KernelShape]]:
@@ -120,17 +125,11 @@ def kernel_shapes(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[tu
             settings[title] = setting
     return {
         group: [
-            KernelShape(
-                table=table, title=title, setting=settings[title], keys=keys,
-                costs={
-                    work: [costs_by_variant(table, key, "step" if work == "both" else "forward") for key in members]
-                    for work, members in keys.items()
-                },
-            )
+            KernelShape(table=table, title=title, setting=settings[title], keys=keys)
             for title, keys in sorted(shapes.items(), key=lambda item: _order(settings[item[0]]))
         ]
         for group, shapes in found.items()
-    }  # fmt: skip
+    }
 
 
 def claimed(groups: Mapping[tuple[str, str], Sequence[KernelShape]]) -> set[BoardKey]:
