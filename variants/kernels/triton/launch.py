@@ -197,7 +197,8 @@ def compile_all(noted: Iterable[Specialisation], threads: int) -> None:
 
     def one(noted: Specialisation) -> None:
         with suppress(Exception):
-            noted.compile()
+            # `run` builds what launches it as well, which takes gcc a third of a second; it needs the GPU
+            assert noted.compile().run
 
     # Triton holds Python's lock for a hundredth of the time
     with ThreadPoolExecutor(threads) as pool:
