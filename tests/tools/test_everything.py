@@ -56,17 +56,19 @@ def test_every_step_names_what_there_is(rehearse: bool) -> None:
 
 
 def test_the_steps_are_those_that_were_asked_for() -> None:
-    found = {step.name: " ".join(step.words) for step in everything.steps(rehearse=False, beside=("adasplash",))}
+    beside = ("adasplash", "fla-gla")
+    found = {step.name: " ".join(step.words) for step in everything.steps(rehearse=False, beside=beside)}
     assert next(iter(found)) == "check" and list(found)[-1] == "lra"
-    assert "kernels-short" in found["kernels-short"] and "adasplash" in found["kernels-short"]
-    assert "65536" in found["sweep"] and "adasplash" in found["sweep"]
+    lent = {step.name: " ".join(step.words) for step in everything.lent_steps(8.0, rehearse=False, beside=beside)}
+    assert all("adasplash,fla-gla" in words for words in (found["kernels-gpu-short"], found["sweep"]))
+    assert lent["kernels-gpu-short"] == found["kernels-gpu-short"] and "65536" in found["sweep"]
     assert {"pt-2x64", "lra-listops", "3"} <= set(found["lra"].split())
     # each step of hours comes after all of minutes
     assert [step.minutes for step in everything.steps(rehearse=False)][-1] > 500
 
 
-@pytest.mark.parametrize(("words", "count"), [([], 2), (["--all"], 7), (["--steps", "serving", "lra"], 2)])
-def test_the_bundle_of_a_gpu_is_two_steps_and_all_of_them_are_seven(
+@pytest.mark.parametrize(("words", "count"), [([], 2), (["--all"], 6), (["--steps", "serving", "lra"], 2)])
+def test_the_bundle_of_a_gpu_is_two_steps_and_all_of_them_are_six(
     words: list[str], count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(monkeypatch)
@@ -162,28 +164,26 @@ def test_the_table_says_what_each_step_found_and_the_last_words_of_one_that_fail
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = everything.Step(name="check", about="kernels", words=(), minutes=1, script="x.py", writes="check.json")
-    speed = everything.Step(name="speed", about="speeds", words=(), minutes=1, script="y.py", writes="speed.jsonl")
     sweep = everything.Step(name="sweep", about="lengths", words=(), minutes=1)
     records = tmp_path / "results" / "records"
     records.mkdir(parents=True)
     (records / "a.jsonl").write_text('{"outcome": "ok"}\n')
     writes = {
         "check": "open('check.json', 'w').write('{\"answers\": [{\"outcome\": \"right\"}]}')",
-        "speed": "open('speed.jsonl', 'w').write('{}\\n{}\\n{\"half')",
         "sweep": 'open(\'results/records/b.jsonl\', \'w\').write(\'{"outcome": "ok"}\\n{"outcome": "timeout"}\\n\');'
         "raise SystemExit('one was too slow')",
     }
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(everything.Step, "command", lambda step, *_: [sys.executable, "-c", writes[step.name]])
-    found = [everything.done(step, tmp_path, "cpu") for step in (check, speed, sweep)]
-    assert [one["found"] for one in found] == ["1 right", "2 times", "1 ok, 1 timeout"]
+    found = [everything.done(step, tmp_path, "cpu") for step in (check, sweep)]
+    assert [one["found"] for one in found] == ["1 right", "1 ok, 1 timeout"]
     monkeypatch.setattr(everything.Step, "command", lambda *_: [sys.executable, "-c", ""])
     assert everything.done(sweep, tmp_path, "cpu")["found"] == "nothing new: measured before"
     (tmp_path / "check.json").write_text("{")
     assert everything.done(check, tmp_path, "cpu")["found"] == "no check.json, or half of it"
     lines = everything.table(found)
-    assert [line.split()[0] for line in lines] == ["step", "check", "speed", "sweep", "one"]
-    assert "exit code 1" in lines[3] and lines[-1].strip() == "one was too slow"
+    assert [line.split()[0] for line in lines] == ["step", "check", "sweep", "one"]
+    assert "exit code 1" in lines[2] and lines[-1].strip() == "one was too slow"
 
 
 def test_wheels_are_gathered_for_the_python_of_the_image_and_not_for_this_one(

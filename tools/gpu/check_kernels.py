@@ -4,7 +4,7 @@ First a run of the harness itself, then each kernel through `name[impl=triton]` 
 backward, as a multiple of the error of the eager path in the same dtype: on clustered inputs, whose lists of tiles are
 shortened, as strided slices of a joined projection, beyond 512 positions, without gradients, repeated bit for bit, and
 replayed as a CUDA graph. A process for each case, since after an illegal access nothing else would be right in the same
-one, and a time limit for each. Last comes a short table, and beside it a JSON file. `speed.py` times.
+one, and a time limit for each. Last comes a short table, and beside it a JSON file. Suites time.
 """
 
 import argparse

@@ -28,8 +28,12 @@ from typing import IO
 HERE = Path(__file__).parent
 
 OURS = "rela,sparsemax,entmax15"
+KERNELS = f"softmax[impl=flash,cudnn],{OURS},linear,local"
+BESIDE = ("adasplash", "fla-")
+"""How the names of others' kernels begin, which are measured where their packages in `tools` are installed."""
+
 LEARNING = "rela,entmax15"
-BUNDLE = ("check", "kernels-short")
+BUNDLE = ("check", "kernels-gpu-short")
 """The steps of twenty minutes."""
 
 MISSION = "pt-2x64[length=1024,steps=10000,timing_seconds=6,warmup=4000]"
@@ -78,9 +82,7 @@ def steps(*, rehearse: bool, beside: tuple[str, ...] = ()) -> list[Step]:
         return [
             Step(name="check", about="kernels are right", script="check_kernels.py", writes="check.json", minutes=10,
                  words=("--rehearse", "--variants", "linear")),
-            Step(name="speed", about="kernels beside flash", script="speed.py", writes="speed.jsonl", minutes=15,
-                 words=("--rehearse", "--inputs", "local")),
-            _timed("kernels-short", "attention alone", f"rela{others}", tiny, 10,
+            _timed("kernels-gpu-short", "beside the best dense kernel", f"rela{others}", tiny, 10,
                    "sweep[length=64,128,mode=forward,step,causal=true,heads=2,head_dim=16,input=iid,local]"),
             _timed("sweep", "lengths", f"rela{others}", tiny, 10,
                    "sweep[length=64,128,mode=forward,causal=true,heads=2,head_dim=16]"),
@@ -96,11 +98,10 @@ def steps(*, rehearse: bool, beside: tuple[str, ...] = ()) -> list[Step]:
     return [
         Step(name="check", about="kernels are right", script="check_kernels.py", writes="check.json", words=(),
              minutes=11),
-        Step(name="speed", about="kernels beside flash", script="speed.py", writes="speed.jsonl", words=(), minutes=11),
-        Step(name="kernels-short", about="attention alone", minutes=30, words=(
-            "--suite", "kernels-short", "--variants", f"softmax[impl=flash,cudnn],{OURS}{others}")),
-        _timed("sweep", "lengths to 65,536", f"softmax[impl=flash,cudnn],{OURS},local,linear{others}",
-               "quick[timing_seconds=4]", 60, f"sweep[length=1024..65536,mode=forward,step,{long}]"),
+        Step(name="kernels-gpu-short", about="beside the best dense kernel", minutes=15, words=(
+            "--suite", "kernels-gpu-short", "--variants", f"{KERNELS}{others}")),
+        _timed("sweep", "lengths to 65,536", f"{KERNELS}{others}", "quick[timing_seconds=4]", 60,
+               f"sweep[length=1024..65536,mode=forward,step,{long}]"),
         Step(name="serving", about="prefill and decoding", words=("--suite", "serving-gpu"), minutes=60),
         _timed("compiled", "a block under torch.compile", f"{OURS},local,linear", "quick", 90,
                "sweep[length=2048,8192,level=block,compile=false,true,heads=16,head_dim=64,tokens=16384,dtype=bfloat16]"),
@@ -109,7 +110,7 @@ def steps(*, rehearse: bool, beside: tuple[str, ...] = ()) -> list[Step]:
     ]  # fmt: skip
 
 
-def lent_steps(minutes: float, *, rehearse: bool) -> list[Step]:
+def lent_steps(minutes: float, *, rehearse: bool, beside: tuple[str, ...] = ()) -> list[Step]:
     """The steps of `minutes` on a lent GPU: those that need no quiet share the first part, speeds have the second."""
     together, alone = minutes * (1 - SHARE_ALONE), minutes * SHARE_ALONE
     preset, cores = "smoke" if rehearse else MISSION, len(os.sched_getaffinity(0))
@@ -117,7 +118,7 @@ def lent_steps(minutes: float, *, rehearse: bool) -> list[Step]:
     some, few = str(max(1, cores * 3 // 4)), str(max(1, cores // 4))
     checked = ("no-attention",) if rehearse else ("--all", "--dtype", "bfloat16")
     kernels = ("--rehearse", "--variants", "linear") if rehearse else ("--minutes", f"{together - 0.3:.2f}")
-    speeds = ("--suite", "kernels-gpu-short")
+    speeds = ("--suite", "kernels-gpu-short", "--variants", ",".join((KERNELS, *beside)))
     if rehearse:
         sweep = "sweep[length=64,mode=forward,step,causal=true,heads=2,head_dim=16,dtype=bfloat16,input=local]"
         speeds = ("--variants", "rela", "--task", sweep, "--preset", "quick[timing_seconds=0.2]")
@@ -180,11 +181,9 @@ def _found(step: Step, out: Path, before: Counter[str]) -> str:
     if not step.script:
         new = _outcomes(out) - before
         return _counts(new) or ("nothing new: measured before" if before else "no Record")
-    file = out / step.writes
-    if file.suffix == ".jsonl":
-        return f"{len(_objects(file))} times" if file.is_file() else f"no {step.writes}"
     try:
-        return _counts(Counter(answer["outcome"] for answer in json.loads(file.read_bytes())["answers"]))
+        answers = json.loads((out / step.writes).read_bytes())["answers"]
+        return _counts(Counter(answer["outcome"] for answer in answers))
     except (OSError, ValueError):
         return f"no {step.writes}, or half of it"
 
@@ -251,12 +250,12 @@ def main() -> int:
         if not torch.cuda.is_available():
             print("skipped: no CUDA device; `--rehearse` tries the steps on a CPU")
             return 0
-    named = {entry.name for entry in entry_points(group="attnbench.variants")}
-    beside = tuple(name for name in ("adasplash",) if name in named)
-    if not beside:
-        print("adasplash is not beside ours: pip install tools/adasplash_package")
+    named = sorted(entry.name for entry in entry_points(group="attnbench.variants"))
+    beside = tuple(name for name in named if name.startswith(BESIDE))
+    print(f"kernels of others: {', '.join(beside) or 'none; pip install tools/adasplash_package tools/fla_package'}")
     if arguments.minutes:
-        arguments.steps, wanted = LENT, lent_steps(arguments.minutes, rehearse=arguments.rehearse)
+        arguments.steps = LENT
+        wanted = lent_steps(arguments.minutes, rehearse=arguments.rehearse, beside=beside)
     else:
         wanted = steps(rehearse=arguments.rehearse, beside=beside)
     known = [step.name for step in wanted]

@@ -1,11 +1,12 @@
-"""Speed of the kernels beside FlashAttention, interleaved: `python tools/gpu/speed.py`, within nine minutes.
+"""Speed of ReLA and the entmax family by sizes of tiles: `python tools/gpu/speed.py`, within nine minutes.
 
-Check them first, with `check_kernels.py`. Sampling takes the harness's own clock, which keeps the queue full.
+Check them first, with `check_kernels.py`. Sampling takes the harness's own clock, which keeps the queue full. All other
+speeds are those of the suites `kernels-gpu`.
 
-ReLA and the entmax family on inputs whose tiles are all full (`iid`) and mostly empty (`clustered`, `local`), each
-beside the share of tiles that it skipped; then every other variant with a kernel, as users get it. The reference is the
-flash form of `scaled_dot_product_attention`, by name, since what PyTorch chooses by itself may be cuDNN's. Shapes are
-FlashAttention-3's: 16k tokens, heads times width 2,048. What fails is named and left out, and all else goes on.
+On inputs whose tiles are all full (`iid`) and mostly empty (`clustered`, `local`), each beside the share of tiles that
+it skipped, which no Record has: only the kernel knows its lists. The reference is the flash form of
+`scaled_dot_product_attention`, by name, since what PyTorch chooses by itself may be cuDNN's. Shapes are those of
+FlashAttention-3: 16k tokens, heads times width 2,048. What fails is named and left out, and all else goes on.
 """
 
 import argparse
@@ -30,21 +31,13 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.measure.timer import interleave
 from attnbench.tasks.sweep_inputs import draw_heads
-from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.kernels.triton import entmax as triton_entmax
 from attnbench.variants.kernels.triton import maps as triton_maps
 from attnbench.variants.kernels.triton.tiles import Tiles
 from attnbench.variants.ops.written import write
 
-MODULES = (
-    "rela", "local[query_block=256]", "local[query_block=256,impl=flex]", "linear", "additive-lm", "relative",
-    "routing[form=strict]", "additive",
-)  # fmt: skip
-# pairs of queries and keys beyond which additive, whose work is a reciprocal a pair and hidden unit, is left out
-MOST_PAIRS = 2**26
 REFERENCE = "flash"
 
 
@@ -88,28 +81,16 @@ def run(plan):
         Case(kind=kind, length=length, head_dim=head_dim, causal=causal)
         for length, head_dim, kind, causal in product(plan.lengths, plan.head_dims, plan.inputs, (True, False))
     ]
-    modules = [(length, name) for length in plan.lengths[:2] for name in MODULES]
     for at, case in enumerate(cases):
-        # a tenth of the time is for the other variants
-        seconds = (plan.left * 0.9) / (len(cases) - at)
+        seconds = plan.left / (len(cases) - at)
         if seconds < 1.0 and plan.device == "cuda":
             print(f"no time for {len(cases) - at} cases, from {case} on", flush=True)
             break
-        _guarded(_measure, plan, case, seconds)
-    for at, (length, name) in enumerate(modules):
-        seconds = plan.left / (len(modules) - at)
-        if seconds < 1.0 and plan.device == "cuda":
-            print(f"no time for {len(modules) - at} variants, from {name} at {length} on", flush=True)
-            break
-        _guarded(_measure_module, plan, name, length, seconds)
-
-
-def _guarded(measure, *arguments):
-    """One fault costs one line: a lent machine is not to be given back for it."""
-    try:
-        measure(*arguments)
-    except Exception as error:
-        print(f"{arguments[1:-1]} is left out: {_brief(error)}", flush=True)
+        try:
+            _measure(plan, case, seconds)
+        except Exception as error:
+            # one fault costs one line: a lent machine is not to be given back for it
+            print(f"{case} is left out: {_brief(error)}", flush=True)
 
 
 def _brief(error):
@@ -186,27 +167,6 @@ def _measure(plan, case, seconds):
     _time(plan, case, functions, leaves, skipped, seconds)
 
 
-def _measure_module(plan, name, length, seconds):
-    """A variant as users get it, causal, on one kind of inputs."""
-    if name == "additive" and length * length > MOST_PAIRS:
-        return
-    case = Case(kind=plan.inputs[0], length=length, head_dim=plan.head_dims[0], causal=True)
-    leaves = _leaves(plan, case.kind, length, case.head_dim)
-    forced = name if "impl=" in name else f"{name[:-1]},impl=triton]" if name.endswith("]") else f"{name}[impl=triton]"
-    shape = AttentionShape(
-        heads=plan.width // case.head_dim, head_dim=case.head_dim, max_length=length, causal=True, padding=False,
-        dtype=plan.dtype, device=plan.device,
-    )  # fmt: skip
-    try:
-        module = build(forced, shape).to(plan.device).eval()
-    except AttnbenchError as refusal:
-        print(f"{forced}: not done: {refusal}", flush=True)
-        return
-    flash = functools.partial(_sdpa, SDPBackend.FLASH_ATTENTION, causal=True)
-    ours = functools.partial(module, mask=Mask(causal=True))
-    _time(plan, case, {REFERENCE: flash, f"{forced}, density {module.density(shape):.2g}": ours}, leaves, {}, seconds)
-
-
 def _time(plan, case, functions, leaves, skipped, seconds):
     upstreams = {name: torch.randn_like(function(*leaves)) for name, function in functions.items()}
 
@@ -218,7 +178,7 @@ def _time(plan, case, functions, leaves, skipped, seconds):
             return functions[name](*detached)
 
     def both(name):
-        return torch.autograd.grad(functions[name](*leaves), leaves, upstreams[name], allow_unused=True)
+        return torch.autograd.grad(functions[name](*leaves), leaves, upstreams[name])
 
     found, rounds = {name: [] for name in functions}, []
     for work in (forward, both):
