@@ -32,7 +32,7 @@ BEST = TableCell(text="best dense", bare="best", value=1.0)
 
 def board_for_kernels(table: ResultTable, machine: str, preset: str, shapes: Sequence[KernelShape]) -> Board:
     """Ranks by the geometric mean of the times, forward and both, over all shapes."""
-    keys = sorted(claimed({(machine, preset): shapes}))
+    keys = sorted(claimed(shapes))
     by_point = {
         f"{shape.title}, {work}, process {at}": costs
         for shape in shapes for work in shape.keys for at, costs in enumerate(shape.costs(work), start=1)
@@ -129,7 +129,7 @@ def _work_columns(shape: KernelShape, work: str) -> list[tuple[Column, Cell]]:
     shown, best = work in MODES, shape.best(work) if work in MODES else ""
     middle = "20th and 80th percentile of all samples" if shown else "both less forward"
     return [
-        (Column(name=f"{work}_ms", title=work, unit="ms", better="lower", shown=shown,
+        (Column(name=f"{work}_ms", title=f"{work}, ms", unit="ms", better="lower", shown=shown,
                 description=f"median of the processes' medians; {middle}"),
          partial(_ms, shape, work)),
         (Column(name=f"{work}_ratio", title=f"{work}, ratio", unit="× best dense", better="lower",
