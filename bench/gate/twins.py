@@ -26,8 +26,9 @@ FACTOR = 4
 NUDGES = 8
 """Draws of a rounding of the inputs: a score at a kink falls on either side in one of them."""
 HEAD_DIMS = {"cpu": ((67, 2), (5, 8)), "cuda": ((5, 8),)}
-"""Other widths of a head, and how many: more than a kernel may take at once. A GPU's are compiled anew for each width,
-for which a large one takes longest: one odd width shows what happens beside the last number of a row."""
+"""Other widths of a head, and how many: more than a kernel may take at once. On a GPU only where it is thorough: each
+width compiles up to eight kernels more, of a second each, that no measurement of another one launches, and a large one
+takes longest: one odd width shows what happens beside the last number of a row. A processor compiles none for it."""
 TOO_LARGE = "float64 has no room for more than 2,048 tokens, or for scores of more than 2 GiB"
 SLOW = {"flex", "triton"}
 """Built or interpreted anew for every shape, which takes seconds."""
@@ -175,13 +176,14 @@ def examined(factory: VariantFactory, device: str, thorough: bool = True) -> tup
 
 
 def _sizes(case: Case) -> list[Case]:
-    """The settings in the precision to be measured, then an odd width of a head, and one that is large as well."""
+    """The settings in the precision to be measured, then those at `HEAD_DIMS`."""
     if case.own:
         return [case.narrow]
     if "sizes" not in case.memo:
         found = [each for each in case.cases if each.dtype == case.dtype]
-        widths = HEAD_DIMS.get(torch.device(case.shape.device).type, HEAD_DIMS["cpu"])
-        for head_dim, heads in () if case.interpreted else widths:
+        device = torch.device(case.shape.device).type
+        spared = case.interpreted or (device == "cuda" and not case.thorough)
+        for head_dim, heads in () if spared else HEAD_DIMS.get(device, HEAD_DIMS["cpu"]):
             shape = resized(case.shape, head_dim=head_dim)
             every = shape.kv_heads == shape.heads and heads > shape.heads
             shape = resized(shape, heads=heads, kv_heads=heads) if every else with_heads(shape, heads)

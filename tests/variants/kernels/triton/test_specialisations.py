@@ -18,7 +18,9 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed")
 
 MOST = 12
-"""Specialisations of a variant in the dtype and at the width that are measured."""
+"""Specialisations of a variant in a whole quick gate of a run without dropout, of about a second each. Of rela,
+entmax15, linear and local it asked for 20, 23, 16 and 16: eight, or of local six, at an odd width, and of all but
+linear four with dropout. Now it asks for 8, 11, 8 and 6, all at the width that is measured."""
 
 NOTED = """
 import json, sys
@@ -57,7 +59,7 @@ print(json.dumps([len(noted), len(found), missed]))
 """
 
 GATED = """
-import collections, json, sys
+import collections, dataclasses, json, sys
 import pytest, torch
 import fake_cuda
 from attnbench.bench.gate import suite
@@ -74,21 +76,25 @@ class Pretended(fake_cuda.Redirected):
             return CUDA if found.type == "cpu" else found
         return True if func == torch.Tensor.is_cuda.__get__ else found
 
+# longer than the short form, so that the length and the batch to be measured have a form of their own
 shape = AttentionShape(
-    heads=4, head_dim=64, max_length=96, causal=True, padding=True, dtype="bfloat16", device="cuda:0"
+    heads=4, head_dim=64, max_length=128, causal=True, padding=True, dropout=float(sys.argv[2]), dtype="bfloat16",
+    device="cuda:0",
 )
+examine = suite.Property.examine
 with pytest.MonkeyPatch.context() as patch:
     fake_cuda.install(patch)
+    # results mean nothing here, and the gate must not stop at the first that fails
+    patch.setattr(suite.Property, "examine", lambda *given: dataclasses.replace(examine(*given), held=True))
     with Pretended(), launch.recording(90) as noted:
-        suite.run_short(sys.argv[1], shape)
+        assert suite.quick_gate(sys.argv[1], shape, batch=32) is None
 found = collections.Counter()
 for one in noted.values():
     source = one.source
     constants = {source.fn.arg_names[at]: value for (at,), value in source.constants.items()}
-    dtype = "float32" if constants.get("PRECISION") == "tf32x3" else "half"
     # a width that is no constant counts by the power of two that holds it
     width = constants.get("HEAD_DIM", constants.get("WIDTH", "any"))
-    found[f"{dtype} {width}{' dropout' * bool(constants.get('DROP'))}"] += 1
+    found[f"{width}{' dropout' * bool(constants.get('DROP'))}"] += 1
 print(json.dumps(found))
 """
 
@@ -114,10 +120,18 @@ def test_what_is_noted_is_what_triton_compiles_for_these_launches(tmp_path: Path
     "name",
     ["linear", "local", *(pytest.param(name, marks=pytest.mark.soak) for name in ("rela", "entmax15", "additive"))],
 )
-def test_a_gate_compiles_few_kernels_of_a_variant_at_the_width_that_is_measured(name: str) -> None:
-    found = said(GATED, name)
+def test_a_gate_compiles_few_kernels_of_a_variant_and_all_at_the_width_that_is_measured(name: str) -> None:
+    found = said(GATED, name, "0.0")
     assert isinstance(found, dict)
-    assert found
-    assert found.get("half 64", 0) + found.get("half any", 0) <= MOST, found
-    # only those of a forward and a backward pass, with padding
-    assert found.get("half 64 dropout", 0) <= 4, found
+    assert set(found) <= {"64", "any"}
+    assert 0 < sum(found.values()) <= MOST, found
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["rela", "local"])
+def test_a_gate_of_a_run_with_dropout_compiles_a_forward_and_a_backward_pass_more(name: str) -> None:
+    found = said(GATED, name, "0.1")
+    assert isinstance(found, dict)
+    # with padding, and the forward pass without as well
+    assert 0 < found.pop("64 dropout") <= 4, found
+    assert sum(found.values()) <= MOST, found
