@@ -16,3 +16,5 @@ def require(impl: str) -> None:
         pytest.importorskip("triton", reason="Triton is not installed")
         if not triton_launch.interpreted():
             pytest.skip("needs TRITON_INTERPRET=1")
+        if reason := triton_launch.failure():
+            pytest.skip(reason)

@@ -67,6 +67,8 @@ def missing(impl: str) -> str:
         return "Triton is not installed"
     if impl == "triton" and not triton_launch.interpreted():
         return "needs TRITON_INTERPRET=1"
+    if impl == "triton" and (reason := triton_launch.failure()):
+        return reason
     if impl == "cpp" and not cpu_build.compiler():
         return "needs a C++ compiler"
     return ""
