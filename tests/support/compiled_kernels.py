@@ -1,4 +1,4 @@
-"""Compiles cases of Triton kernels: `compiled_kernels.py own|wide CAPABILITY MODULE …`, one line of JSON for each.
+"""Compiles cases of Triton kernels: `compiled_kernels.py own|wide CAPABILITY MODULE[/CASE] …`, a line of JSON for each.
 
 A process of its own, since kernels that were imported to be interpreted cannot be compiled; the first Triton of its
 path counts. `own`: `COMPILE_CASES` of the modules. `wide`: each dtype with each width that a preset uses, and padding,
@@ -46,10 +46,12 @@ def wide(name: str, module: Any) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def main(kind: str, capability: int, names: list[str]) -> None:
-    for name in names:
+    for name, _, only in (name.partition("/") for name in names):
         module = importlib.import_module(f"attnbench.variants.kernels.triton.{name}")
         cases = wide(name, module) if kind == "wide" else ((case.name, case.run) for case in module.COMPILE_CASES)
         for shown, run in cases:
+            if only not in ("", shown):
+                continue
             try:
                 with launch.recording(capability) as noted:
                     run()
