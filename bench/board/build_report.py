@@ -86,7 +86,7 @@ def report_for_task(
 def reports_for_sweeps(table: ResultTable, trained: list[BoardKey], untrained: list[BoardKey]) -> list[Report]:
     """The reports of all boards of cost alone: over batch and length, and over lengths what these do not show."""
     kernels = kernel_shapes(table, untrained)
-    untrained = [key for key in untrained if key not in claimed(kernels)]
+    untrained = sorted(set(untrained) - claimed(*kernels.values()))
     served = serving_sweeps(table, untrained)
     shown = {key for sweep in served for key in sweep.board_keys.values()}
     swept = sweeps(table, trained) + sweeps(table, [key for key in untrained if key not in shown], least=1)
@@ -124,20 +124,17 @@ def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step"
 
 def report_for_kernels(table: ResultTable, group: tuple[str, str], shapes: Sequence[KernelShape]) -> Report:
     """The report of the board of kernels on a machine in a preset."""
-    keys = sorted(claimed({group: shapes}))
-    runs = [run for key in keys for run in key.runs(table, "time")]
-    board = board_for_kernels(table, *group, shapes)
-    return Report(
-        name=board.name, board=board, commands=_commands(keys[0], runs), group=KERNELS, **_origin(table, runs)
-    )  # fmt: skip
+    return _of_times(table, board_for_kernels(table, *group, shapes), sorted(claimed(shapes)), KERNELS)
 
 
 def report_for_serving(table: ResultTable, sweep: ServingSweep) -> Report:
     """The report of a board over batch × length."""
-    board_keys = list(sweep.board_keys.values())
-    runs = [run for board_key in board_keys for run in board_key.runs(table, "time")]
-    board = board_for_serving(table, sweep)
-    return Report(name=board.name, board=board, commands=_commands(board_keys[-1], runs), **_origin(table, runs))
+    return _of_times(table, board_for_serving(table, sweep), list(sweep.board_keys.values()))
+
+
+def _of_times(table: ResultTable, board: Board, keys: Sequence[BoardKey], group: str = "") -> Report:
+    runs = [run for key in keys for run in key.runs(table, "time")]
+    return Report(name=board.name, board=board, commands=_commands(keys[-1], runs), group=group, **_origin(table, runs))
 
 
 def report_for_suite(table: ResultTable, board: Board, board_keys: Sequence[BoardKey]) -> Report:

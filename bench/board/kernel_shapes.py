@@ -132,9 +132,9 @@ def kernel_shapes(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[tu
     }
 
 
-def claimed(groups: Mapping[tuple[str, str], Sequence[KernelShape]]) -> set[BoardKey]:
+def claimed(*groups: Sequence[KernelShape]) -> set[BoardKey]:
     """The boards that these shapes are made of, which need no other."""
-    return {key for shapes in groups.values() for shape in shapes for keys in shape.keys.values() for key in keys}
+    return {key for shapes in groups for shape in shapes for keys in shape.keys.values() for key in keys}
 
 
 def rates(table: ResultTable, keys: Sequence[BoardKey], pace: str = "cooled", **where: object) -> Iterator[Measurement]:

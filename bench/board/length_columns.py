@@ -56,7 +56,7 @@ def length_columns(timings: Timings, mode: Mode, max_length: BoardKey | None) ->
     over_lengths: list[tuple[Column, Cell]] = [
         (Column(name="mean", title="mean", unit="× reference", better="lower", importance=0,
                 description="geometric mean of the ratios over all lengths"),
-         partial(_mean, timings)),
+         partial(mean_ratio_cell, timings)),
         (Column(name="crossover", title="crossover", unit="tokens", better="lower",
                 description=f"smallest length from which its interval shows it faster than {REFERENCE} at every larger "
                 "length"),
@@ -147,7 +147,8 @@ def time_cell(name: str, cost: RelativeCost) -> TableCell:
     return ratio_cell(cost.cost)
 
 
-def _mean(timings: Timings, name: str) -> TableCell:
+def mean_ratio_cell(timings: Timings, name: str) -> TableCell:
+    """The mean of its ratios over all points, where it has one at each."""
     if name == REFERENCE:
         return reference_cell(1.0)
     return EMPTY if timings.missing_reason(name) else ratio_cell(timings.mean_cost(name))

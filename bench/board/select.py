@@ -68,7 +68,7 @@ def scored(
         # a mode alone is asked of the boards over lengths
         kernels = kernel_shapes(table, untrained)
         boards += [board_for_kernels(table, *group, shapes) for group, shapes in kernels.items()]
-        untrained = sorted(set(untrained) - claimed(kernels))
+        untrained = sorted(set(untrained) - claimed(*kernels.values()))
     served = [sweep for sweep in serving_sweeps(table, untrained) if mode in (None, sweep.mode)]
     # each of its batches would have a board over lengths, of the same numbers; `lengths` asks for these
     shown = {board_key for sweep in served for board_key in sweep.board_keys.values()}

@@ -21,10 +21,11 @@ from ..stats.ranking import rank_intervals
 from ..stats.scoring import ratio
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Column, Row, TableCell, split_by_rank
-from .cells import EMPTY, ratio_cell, reference_cell
+from .cells import EMPTY
 from .columns import Cell, cells_of, finished, plain_columns
 from .headline import nothing_ranked
 from .length_board import headline_of_costs
+from .length_columns import mean_ratio_cell
 from .notes import note
 from .timing_notes import timing_notes
 from .timings import RAN_AS, Timings
@@ -137,7 +138,7 @@ def serving_columns(timings: Timings, mode: Mode) -> list[tuple[Column, Cell]]:
         ),
         (Column(name="mean", title="mean", unit="× reference", better="lower", importance=0,
                 description="geometric mean of the ratios of time over all points"),
-         partial(_mean, timings)),
+         partial(mean_ratio_cell, timings)),
         (Column(name="implementation", title="ran as", importance=1, description=RAN_AS),
          lambda name: TableCell(text=timings.implementation(name))),
     ]  # fmt: skip
@@ -158,12 +159,6 @@ def _tokens(timings: Timings, point: Served, name: str) -> TableCell:
     return TableCell(
         text=f"{count(rate)}, {speed(shown)}", brief=f"{count(rate)}, {brief}", bare=count(rate), value=rate
     )
-
-
-def _mean(timings: Timings, name: str) -> TableCell:
-    if name == REFERENCE:
-        return reference_cell(1.0)
-    return EMPTY if timings.missing_reason(name) else ratio_cell(timings.mean_cost(name))
 
 
 def _states(sweep: ServingSweep, timings: Timings, names: list[str]) -> Board:

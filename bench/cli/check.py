@@ -54,13 +54,9 @@ def check(
     # one table for one or a few; for all of them a line each, and the table of those that fail
     brief = every or len(specs) > 3
     reports = []
+    in_turn = (api.check(spec, device=device, dtype=dtype) for spec in specs)
     jobs = jobs or processes_for(device)
-    every_report = (
-        (api.check(spec, device=device, dtype=dtype) for spec in specs)
-        if jobs == 1
-        else check_together(specs, device=device, dtype=dtype, jobs=jobs)
-    )
-    for report in every_report:
+    for report in in_turn if jobs == 1 else check_together(specs, device=device, dtype=dtype, jobs=jobs):
         reports.append(report)
         if not json:
             _print(report, brief)

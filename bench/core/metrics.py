@@ -290,8 +290,7 @@ METRICS: dict[str, Metric] = {
             "kernel_flops_per_second",
             "FLOP/s",
             "higher",
-            "nominal FLOPs of a known kernel, or of a large product, in the process of what was timed: `where.kernel`, "
-            "`where.head_dim`, `where.length`, `where.dtype`, `where.causal`, `where.pace`",
+            "nominal FLOPs of a known kernel, or a large product, in the process of what was timed; `where` says which",
         ),
         Metric("copy_share", "× peak", "higher", "traffic per second over the best copy measured on this machine"),
         # memory
