@@ -10,7 +10,7 @@ import attnbench
 
 ROOT = Path(attnbench.__file__).parent
 SOURCE_FOLDERS = ("bench", "variants", "tasks", "dashboards", "docs", "examples")
-MOST_SOURCE_LINES, MOST_TEST_LINES = 65_460, 50_480
+MOST_SOURCE_LINES, MOST_TEST_LINES = 65_760, 50_480
 
 
 def lines_below(*folders: str) -> int:
