@@ -69,12 +69,14 @@ def backward(
     sizes = (queries, keys, heads, head_dim**-0.5, *rates)
     # the same tiles and precision as the forward: a weight computed again must be the weight that was used
     fixed = {"DROP": drop is not None, "MODE": sparse_map.mode, **constants(query, key, valid, causal, tiles)}
+    # with four warps the mask of dropout and 128 numbers of float32 take 1.2 KiB of stack, with eight half of it
+    wide = drop is not None and query.dtype == torch.float32 and 64 < head_dim <= 128
     launch(
         _backward_queries, (triton.cdiv(queries, tiles.rows) * batch * heads,),
         query, key, value, valid, sparse_map.excess, levels, indices, counts, grad_output, means, to_query, delta,
         to_alpha, seed,
         *strides(query, key, value, grad_output, to_query), *sizes,
-        warps=tiles.warps, stages=tiles.stages, OF_ALPHA=of_alpha, **fixed,
+        warps=8 if wide else tiles.warps, stages=tiles.stages, OF_ALPHA=of_alpha, **fixed,
     )  # fmt: skip
     of_keys = tiles_of_keys(tiles, query.dtype, head_dim)
     columns = list_tiles(used, queries, keys, tiles, causal)
