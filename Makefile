@@ -8,7 +8,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # compile all files anew, which takes as long as a tenth of the tests
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: demo test test-all soak gpu wheels docs lint clean
+# of the tests, without ray, which is heavy and does not depend on PyTorch
+EXTRAS := dev,dashboard,docs,imdb,oracles,slurm,transformers,translation,triton
+
+.PHONY: demo test test-all soak ends gpu wheels docs lint clean
 
 # torch goes first and alone, at the pinned version, so that nothing after it can pull another build
 $(VENV)/.torch: constraints.txt
@@ -22,7 +25,7 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.torch pyproject.toml
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,dashboard,docs,imdb,oracles,ray,slurm,transformers,translation,triton]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[$(EXTRAS),ray]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.torch pyproject.toml
@@ -52,6 +55,28 @@ soak: $(VENV)/.test
 	@echo 'soak: seed $(SEED), commit '$$(git rev-parse --short HEAD)', '$$(date -u +%FT%TZ)
 	ATTNBENCH_TEST_SEED=$(SEED) $(PYTEST) -m soak
 	@echo 'soak passed: seed $(SEED), commit '$$(git rev-parse --short HEAD)', '$$(date -u +%FT%TZ)
+
+# the core with the oldest and the newest PyTorch that pyproject.toml allows and their Tritons, each in an environment of its
+# own in build/ends, 6 GB with CUDA; then kernels with the newest Triton, which no PyTorch of the range brings. NumPy 2.4 is
+# too new for the interpreter of Triton 3.6, and setuptools 82 for torch 2.11
+oldest := torch==2.11.0 triton==3.6.0 numpy==2.3.5
+newest := torch==2.14.1 triton==3.8.0 numpy==2.4.6
+newest_triton := triton==3.9.0
+CORE := variants bench/gate bench/train bench/models bench/measure bench/run golden
+
+build/ends/%/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	grep -vE '^(torch|triton|numpy|setuptools)==' constraints.txt > $(@D)/constraints.txt
+	printf '%s\n' $($*) >> $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --quiet --constraint $(@D)/constraints.txt --editable '.[$(EXTRAS)]'
+	touch $@
+
+ends: build/ends/oldest/.ready build/ends/newest/.ready
+	$(subst $(BIN),build/ends/oldest/bin,$(PYTEST)) -m 'not slow and not soak' $(CORE:%=tests/%)
+	$(subst $(BIN),build/ends/newest/bin,$(PYTEST)) -m 'not slow and not soak' $(CORE:%=tests/%)
+	build/ends/newest/bin/python -m pip install --quiet --no-deps --upgrade --target build/ends/triton $(newest_triton)
+	PYTHONPATH=build/ends/triton $(subst $(BIN),build/ends/newest/bin,$(PYTEST)) -m 'not slow and not soak' \
+		tests/variants/kernels/triton tests/variants/test_gate_of_kernels.py
 
 # what a machine with a GPU is wanted for, in twenty minutes: build/gpu, a folder to send back (docs/gpu.md);
 # `make gpu MINUTES=8` is for a GPU that is lent for so long

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,8 @@ from .output import say_json
 from .tables import print_rows
 
 if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
     from ..core.record import Record
 
 
@@ -107,9 +109,15 @@ def _device() -> Iterator[DoctorCheck]:
 
 
 def _packages() -> Iterator[DoctorCheck]:
+    from packaging.requirements import Requirement
+
+    # of a package that an extra names too, what the core asks comes first
+    allowed: dict[str, Requirement] = {}
+    for requirement in map(Requirement, requires("attnbench") or ()):
+        allowed.setdefault(requirement.name, requirement)
     yield DoctorCheck("attnbench", __version__)
     for package in ("torch", "numpy", "pandas", "rich", "typer"):
-        yield DoctorCheck(package, version(package))
+        yield _installed(package, allowed)
     for module, package, use, extra in (
         ("triton", "triton", "GPU kernels", "triton"),
         ("pynvml", "nvidia-ml-py", "clocks and throttling of a GPU, without nvidia-smi", "nvml"),
@@ -118,13 +126,29 @@ def _packages() -> Iterator[DoctorCheck]:
         ("altair", "altair", "the HTML dashboard", "dashboard"),
     ):
         try:
-            yield DoctorCheck(package, version(package))
+            yield _installed(package, allowed)
         except PackageNotFoundError:
             if find_spec(module) is None:
                 yield DoctorCheck(package, "absent", f"for {use}: pip install 'attnbench[{extra}]'")
     compiler = shutil.which("c++") or shutil.which("g++")
     install = "" if compiler else "for torch.compile: install g++"
     yield DoctorCheck("C++ compiler", "present" if compiler else "absent", install)
+
+
+def _installed(package: str, allowed: Mapping[str, Requirement]) -> DoctorCheck:
+    """The version, and a remedy where it lies outside the range that attnbench is tested with."""
+    from packaging.version import Version
+
+    found = version(package)
+    # images of NVIDIA call 2.11.0 2.11.0a0, and a local part names a build
+    release, specifier = Version(found).base_version, allowed[package].specifier
+    if specifier.contains(release):
+        return DoctorCheck(package, found)
+    older = any(not each.contains(release) for each in specifier if each.operator == ">=")
+    wanted = f"pip install '{package}{','.join(sorted(map(str, specifier), reverse=True))}'"
+    if older:
+        return DoctorCheck(package, found, f"older than any that attnbench was tested with: {wanted}")
+    return DoctorCheck(package, found, f"newer than any that attnbench was tested with; if something fails: {wanted}")
 
 
 def _results(folder: Path) -> Iterator[DoctorCheck]:

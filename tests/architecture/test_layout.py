@@ -6,6 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 import attnbench
 
@@ -89,3 +92,15 @@ def test_the_pinned_versions_cover_what_is_required():
     pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().split("\n") if "==" in line}
     names = {re.match(r"[A-Za-z0-9_.-]+", requirement).group() for requirement in wanted}
     assert names - pinned == set()
+
+
+def test_the_ends_of_the_ranges_are_those_that_make_tests():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    stated = map(Requirement, [*project["dependencies"], *project["optional-dependencies"]["triton"]])
+    ranges = {each.name: each.specifier for each in stated}
+    lines = re.findall(r"^(oldest|newest|newest_triton) := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    ends = {name: dict(pin.split("==") for pin in pins.split()) for name, pins in lines}
+    for package, last in (("torch", ends["newest"]["torch"]), ("triton", ends["newest_triton"]["triton"])):
+        first = Version(ends["oldest"][package])
+        major, minor, _ = Version(last).release
+        assert set(ranges[package]) == {*SpecifierSet(f">={first.major}.{first.minor},<{major}.{minor + 1}")}

@@ -1,14 +1,21 @@
 """`attnbench doctor`: the state of the results folder, with remedies."""
 
+import importlib
 import json
+from importlib.metadata import requires, version
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 import attnbench
 from attnbench.bench.cli.app import app
 from attnbench.bench.plan.fingerprint import versions_of
 from attnbench.bench.store.store import Store
+
+# the name in the package is the command's
+doctor_module = importlib.import_module("attnbench.bench.cli.doctor")
+REQUIRED = [each for each in requires("attnbench") or () if not each.startswith(("torch", "triton"))]
 
 
 def doctor(results: Path) -> dict[str, dict[str, str]]:
@@ -68,3 +75,26 @@ def test_doctor_promises_no_data_that_nobody_can_download(tmp_path, monkeypatch)
     for split in ("train", "eval", "test"):
         (tmp_path / "tsv_data" / f"new_aan_pairs.{split}.tsv").touch()
     assert doctor(tmp_path)["lra-retrieval"]["state"] == "official or surrogate: tsv_data/ tree"
+
+
+def with_torch(found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The line of torch where that version is installed."""
+    stated = ["torch<2.15,>=2.11", "triton>=3.6; extra == 'triton'", *REQUIRED]
+    monkeypatch.setattr(doctor_module, "version", lambda package: found if package == "torch" else version(package))
+    monkeypatch.setattr(doctor_module, "requires", lambda package: stated)
+    return doctor(tmp_path)["torch"]
+
+
+@pytest.mark.parametrize("found", ["2.11.0", "2.14.1+cpu", "2.11.0a0+1a2b3c4d.nv26.02"])
+def test_doctor_is_content_with_a_torch_of_the_range(found, tmp_path, monkeypatch):
+    assert with_torch(found, tmp_path, monkeypatch) == {"subject": "torch", "state": found, "remedy": ""}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [("2.10.0+cu128", "older than any"), ("2.15.0", "newer than any"), ("2.15.0.dev1", "newer than any")],
+)
+def test_doctor_says_that_a_torch_outside_the_range_was_not_tested(found, words, tmp_path, monkeypatch):
+    line = with_torch(found, tmp_path, monkeypatch)
+    assert line["state"] == found and line["remedy"].startswith(words)
+    assert line["remedy"].endswith("pip install 'torch>=2.11,<2.15'")
