@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -57,7 +58,7 @@ class WorkerContext:
         """Builds variants that pass the gate: on a GPU other processes make its verdicts first, and keep them."""
         if self.device.type == "cuda":
             return build_checked_cached(self.place.cache, self.verdicts_of, batch)
-        return lambda spec: build_checked(spec, batch)
+        return partial(build_checked, batch=batch)
 
     @property
     def verdicts_of(self) -> str:

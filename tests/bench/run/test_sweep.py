@@ -117,7 +117,7 @@ def test_filling_the_state_of_a_decoding_is_progress(runner):
 @pytest.mark.slow
 def test_a_red_gate_gives_no_number(runner, monkeypatch):
     class Red:
-        property, detail, measured = "causal", "it sees the future", 1.0
+        property, detail, measured, allowed = "causal", "it sees the future", 1.0, 0.5
 
     monkeypatch.setattr(
         "attnbench.bench.gate.build.quick_gate", lambda spec, shape, **_: Red if spec.name == "linear" else None
