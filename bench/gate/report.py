@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
 
@@ -167,12 +167,20 @@ def check_variant(
         problem = str(error)
     except Exception as error:
         problem = f"does not build: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    # a path that runs in some setting has been checked
-    by_name = {path.name: path for path in sorted(found, key=lambda path: not path.refusal)}
-    ordered = tuple(by_name[path] for path in dict.fromkeys(path.name for path in found))
     return CheckReport(
-        name=name, results=tuple(results), seconds=perf_counter() - start, problem=problem, paths=ordered, note=note
+        name=name,
+        results=tuple(results),
+        seconds=perf_counter() - start,
+        problem=problem,
+        paths=once_each(found),
+        note=note,
     )
+
+
+def once_each(found: Sequence[Path]) -> tuple[Path, ...]:
+    """Each path once, in the order of its first: one that runs in some setting has been checked."""
+    by_name = {path.name: path for path in sorted(found, key=lambda path: not path.refusal)}
+    return tuple(by_name[name] for name in dict.fromkeys(path.name for path in found))
 
 
 def unchecked(reports: list[CheckReport]) -> Iterator[str]:

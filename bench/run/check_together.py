@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..core.errors import PluginError
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
-from ..gate.report import SETTINGS, CheckReport
+from ..gate.report import SETTINGS, CheckReport, once_each
 from ..process.ask import SERVICE, ask_child
 from ..process.child import Child, end_servers
 from ..process.side_by_side import side_by_side
@@ -53,13 +53,10 @@ def joined(parts: Sequence[CheckReport]) -> CheckReport:
     """The report of all settings from the reports of every so many of them; its seconds are the longest of any."""
     order = {setting: at for at, setting in enumerate(SETTINGS)}
     results = [result for part in parts for result in part.results]
-    paths = [path for part in parts for path in part.paths]
-    # a path that runs in some setting has been checked
-    by_name = {path.name: path for path in sorted(paths, key=lambda path: not path.refusal)}
     return replace(
         parts[0],
         results=tuple(sorted(results, key=lambda each: order[each[0]])),
         seconds=max(part.seconds for part in parts),
         problem=next(filter(None, (part.problem for part in parts)), ""),
-        paths=tuple(by_name[name] for name in dict.fromkeys(path.name for path in paths)),
+        paths=once_each([path for part in parts for path in part.paths]),
     )
