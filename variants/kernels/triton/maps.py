@@ -24,14 +24,12 @@ from .launch import SIZES, CompileCase, launch, prepared
 from .maps_backward import backward, tiles_of_keys
 from .tiles import (
     Tiles,
+    columns_to_visit,
     constants,
     converted,
-    full_columns,
     load_rows,
     own_rows,
     padded,
-    real_columns,
-    seen_columns,
     store_rows,
     strides,
     visible,
@@ -152,9 +150,7 @@ def _forward(
     rows = first_row + tl.arange(0, ROWS)
     inside = rows < queries
     at = both * queries + rows
-    visited = real_columns(valid_ptr, keys, HAS_VALID, COLUMNS)
-    full = tl.minimum(full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
-    seen = tl.minimum(seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
+    full, seen = columns_to_visit(row_tile, valid_ptr, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
     seed = load_seed(seed_ptr, DROP)
     sums = tl.zeros([ROWS, DIM], tl.float32)
     total = tl.zeros([ROWS], tl.float32)

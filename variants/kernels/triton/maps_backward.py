@@ -17,20 +17,18 @@ from .dropout import arguments, kept_along_keys, kept_along_queries, load_seed
 from .launch import SIZES, launch
 from .tiles import (
     Tiles,
+    columns_to_visit,
     constants,
     converted,
     first_full_row,
     first_seen_row,
-    full_columns,
     load_rows,
     narrow,
     own_columns,
     own_member,
     own_rows,
     padded,
-    real_columns,
     rows_to_visit,
-    seen_columns,
     store_key_gradients,
     store_rows,
     strides,
@@ -162,9 +160,7 @@ def _backward_queries(
     rows = first_row + tl.arange(0, ROWS)
     inside = rows < queries
     at = both * queries + rows
-    visited = real_columns(valid_ptr, keys, HAS_VALID, COLUMNS)
-    full = tl.minimum(full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
-    seen = tl.minimum(seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
+    full, seen = columns_to_visit(row_tile, valid_ptr, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
     do = load_rows(do_ptr + batch * do_batch + head * do_head, do_row, first_row, queries, True, HEAD_DIM, DIM, ROWS)
     seed = load_seed(seed_ptr, DROP)
     factor = tl.full([ROWS], 1.0, tl.float32)

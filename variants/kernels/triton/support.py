@@ -25,12 +25,10 @@ from .launch import SIZES, launch
 from .tiles import (
     TileLists,
     Tiles,
+    columns_to_visit,
     constants,
-    full_columns,
     load_rows,
     own_rows,
-    real_columns,
-    seen_columns,
     strides,
     visible,
 )
@@ -233,9 +231,7 @@ def _find_support(
     excess = excess_of(excess_ptr, head, MODE)
     slope = excess * scale
     rows = first_row + tl.arange(0, ROWS)
-    visited = real_columns(valid_ptr, keys, HAS_VALID, COLUMNS)
-    full = tl.minimum(full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
-    seen = tl.minimum(seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), visited)
+    full, seen = columns_to_visit(row_tile, valid_ptr, queries, keys, CAUSAL, HAS_VALID, ROWS, COLUMNS)
 
     largest = tl.full([ROWS, COLUMNS], float("-inf"), tl.float32)
     largest = _largest_of_columns(

@@ -302,6 +302,17 @@ def real_columns(valid_ptr, keys, HAS_VALID: tl.constexpr, COLUMNS: tl.constexpr
 
 
 @triton.jit
+def columns_to_visit(
+    row_tile, valid_ptr, queries, keys, CAUSAL: tl.constexpr, HAS_VALID: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """`full_columns` and `seen_columns` of the row tile, both without the tiles of padding at the end."""
+    real = real_columns(valid_ptr, keys, HAS_VALID, COLUMNS)
+    full = full_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS)
+    return tl.minimum(full, real), tl.minimum(seen_columns(row_tile, queries, keys, CAUSAL, ROWS, COLUMNS), real)
+
+
+@triton.jit
 def rows_to_visit(valid_ptr, batch, column, keys, row_tiles, HAS_VALID: tl.constexpr, COLUMNS: tl.constexpr):
     """All `row_tiles` where the tile of keys from `column` on holds a real one; of padding alone none."""
     if HAS_VALID:
