@@ -27,14 +27,13 @@ from .core.log import LOG
 from .core.registry import TASKS, VARIANTS
 from .core.spec import Spec, bytes_of, parse_selection
 from .process.ask import ask, asking
-from .run.audit import audit as audit
 from .store.records import Records
+from .wings.audit.examine import audit as audit
 
 if TYPE_CHECKING:
     from .board.board import Board
     from .board.compare import Comparison
     from .board.filters import Filters
-    from .board.probe import ProbeReport
     from .board.regression import Change
     from .board.report import Overview, Report
     from .gate.report import CheckReport
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from .score.key import BoardKey
     from .store.artifacts import StoredPredictions
     from .store.table import ResultTable
+    from .wings.probe.page import ProbeReport
 
 RESULTS = Path("results/local")
 """The results folder where none is named, below the current folder."""
@@ -260,8 +260,8 @@ def choose(
     length: tokens, or text such as `16k`, which is 16,384. memory: bytes, or text such as `40GB`, that a training step,
     or decoding one sequence, may hold. Raises SelectionError where nothing was timed at that length.
     """
-    from .board.choose_board import Requirements, board_for_choice, tokens_of
     from .score.key import BoardFilter, board_keys
+    from .wings.choose.choose_board import Requirements, board_for_choice, tokens_of
 
     limit = None if memory is None else bytes_of(str(memory))
     # a machine is asked for its speeds; quality may come from any
@@ -275,8 +275,8 @@ def lengths_to_choose_at(
     results: str | Path | Records = RESULTS, *, notice: Notice = LOG.warning, **filters: Unpack[Filters]
 ) -> dict[Mode, list[int]]:
     """The lengths that `choose` can answer for, by mode; empty where nothing was timed."""
-    from .board.choose_board import lengths_timed
     from .score.key import BoardFilter, board_keys
+    from .wings.choose.choose_board import lengths_timed
 
     table, _, _ = _answered(results, notice, {**filters, "machine": None})
     wanted = BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine"))
@@ -307,7 +307,7 @@ def check(
     from .run.questions import CHECK_PATIENCE, CheckVariant
 
     if not isinstance(variant, str | Spec):
-        from .run.audit import examined_here
+        from .wings.audit.examine import examined_here
 
         return examined_here(variant, arguments, device, dtype)
     spec = Spec.parse(variant) if isinstance(variant, str) else variant
@@ -339,9 +339,9 @@ def probe(
 
     >>> print(attnbench.probe("entmax15").headline)                                                # doctest: +SKIP
     """
-    from .board.probe import page_of
-    from .run.probe import run_probe
     from .store.table import table_of
+    from .wings.probe.page import page_of
+    from .wings.probe.run_probe import run_probe
 
     told = partial(run, results=results, device=device, threads=threads, timeout=timeout, retry=retry, seeds=1)
     notice, told = progress.notice if progress else LOG.warning, partial(told, progress=progress)

@@ -9,8 +9,8 @@ import math
 import sys
 from pathlib import Path
 
-from attnbench.bench.run.convert_table import value_of
 from attnbench.bench.store.store import Store
+from attnbench.bench.wings.convert.convert_table import value_of
 from attnbench.dashboards.colours import appearance
 
 DASHES = ("", "7 3", "2 3", "7 3 2 3")

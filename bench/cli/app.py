@@ -16,27 +16,27 @@ from typer.core import TyperCommand
 
 from ..core.errors import AttnbenchError, StoreError
 from ..process.ask import Reporter, Request, ask, asking
+from ..wings.audit.command import audit
+from ..wings.convert.command import convert
+from ..wings.inspect.inspect_command import inspect
+from ..wings.inspect.sample_command import sample
+from ..wings.probe.command import probe
+from ..wings.sharing.commands import app as results
+from ..wings.sharing.commands import merge, validate
+from ..wings.sharing.record import record
 from .advice import advice_for, example_of
 from .answers import choose, compare
-from .audit import audit
 from .catalogue import list_, show
 from .check import check
-from .convert import convert
 from .data import app as data
 from .doctor import doctor
 from .in_child import LeftToChild
-from .inspect import inspect
 from .leaderboard import leaderboard
 from .options import Command as Function
 from .output import flush, give_up, say, tolerate_any_encoding, warn, warn_of
 from .pages import dashboard, explain
 from .plugin import new
-from .probe import probe
-from .record import record
 from .run import plan, run
-from .sample import sample
-from .sharing import app as results
-from .sharing import merge, validate
 from .status import status
 
 # typer brings a click of its own since 0.20 and needs the separate package before; this names its errors in both

@@ -220,7 +220,7 @@ ANY_NUMBER = Range(-(2**63), 2**63 - 1)
 """The range of a parameter that declares none."""
 
 WRAPPERS = Registry("attnbench.wrappers", "wrapper")
-VARIANTS = Registry("attnbench.variants", "variant", WRAPPERS, "attnbench.bench.audit.adapter:as_variant")
+VARIANTS = Registry("attnbench.variants", "variant", WRAPPERS, "attnbench.bench.wings.audit.adapter:as_variant")
 TASKS = Registry("attnbench.tasks", "task", accepts="attnbench.tasks.contract:as_task")
 
 

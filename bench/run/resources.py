@@ -13,11 +13,11 @@ from ..core.errors import SelectionError
 from ..core.record import Site
 from ..measure.machine import describe
 from ..plan.executor_settings import ExecutorSettings, LocalOptions, SlurmOptions
+from ..wings.clusters.job_files import JobFiles
+from ..wings.clusters.ray import RayExecutor
+from ..wings.clusters.slurm import SlurmExecutor
 from .executors.executor import Executor, Resources
 from .executors.local import LocalExecutor
-from .executors.ray import RayExecutor
-from .executors.slurm import SlurmExecutor
-from .job_files import JobFiles
 
 NODE_THREADS = 4
 """Threads of a job on a node whose cores are not known."""

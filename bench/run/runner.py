@@ -26,13 +26,13 @@ from ..process.ask import Reporter, ask, end_children
 from ..store.learning_rates import first_results
 from ..store.records import Records
 from ..store.store import Store
+from ..wings.clusters.job_files import FOLDER, JobFiles
 from .estimate import Estimator
 from .events import CellFinished, Event, OnEvent, RunListener
 from .executors.executor import Executor, Needs, Resources
 from .executors.local import local_resources
 from .gate_first import gate_first
 from .job import Job
-from .job_files import FOLDER, JobFiles
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
 from .resources import engine_resources, is_elsewhere, planned_resources
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from ..core.decode import to_builtins
 from ..core.record import Outcome
 from ..store.store import Store
+from ..wings.clusters.job_files import JobFiles, Submission
 from .events import Began, CellFinished, TrainingProgress
-from .job_files import JobFiles, Submission
 
 State = Literal["queued", "running", "done", "failed", "interrupted"]
 

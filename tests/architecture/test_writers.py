@@ -12,7 +12,7 @@ WRITES = {
 """Functions and methods that change files, by their last name."""
 
 ELSEWHERE = {
-    "bench/cli/inspect.py": "pictures in the folder that the person names with --out",
+    "bench/wings/inspect/inspect_command.py": "pictures in the folder that the person names with --out",
     "bench/cli/leaderboard.py": "a file that the person names with --out, be it a link or a device",
     "bench/cli/output.py": "the null device",
     "bench/cli/pages.py": "pictures in the folder that the person names with --out",
@@ -22,9 +22,9 @@ ELSEWHERE = {
     "bench/gate/build.py": "the cache folder, trusted files alone",
     "bench/measure/memory.py": "the null device",
     "bench/process/child.py": "the error stream of a child, which has no name",
-    "bench/run/executors/ray.py": "folders of its own among the temporary files; the token that it made",
-    "bench/run/executors/ray_watch.py": "the folder of a cluster among the temporary files, which a run has made",
-    "bench/run/job_files.py": "job files of which the folder is no link",
+    "bench/wings/clusters/ray.py": "folders of its own among the temporary files; the token that it made",
+    "bench/wings/clusters/ray_watch.py": "the folder of a cluster among the temporary files, which a run has made",
+    "bench/wings/clusters/job_files.py": "job files of which the folder is no link",
     "bench/store/record_files.py": "cuts a torn line off a file that was opened to append",
     "bench/store/store.py": "tries the folders with a file that has no name; keeps a line among the temporary files",
     "bench/train/checkpoint.py": "sets a damaged checkpoint aside under a name beside it",

@@ -15,9 +15,10 @@ from attnbench.bench.core.record import Machine
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.executor_settings import ExecutorSettings
 from attnbench.bench.plan.suite import Suite
-from attnbench.bench.run.executors import local, node, slurm
-from attnbench.bench.run.executors import ray as ray_executor
+from attnbench.bench.run.executors import local
 from attnbench.bench.run.executors.run_job import run_job
+from attnbench.bench.wings.clusters import node, slurm
+from attnbench.bench.wings.clusters import ray as ray_executor
 
 WORKER = Path(__file__).with_name("fake_worker.py")
 MACHINE = Machine(id="fake", system="s", processor="p", cores=2, threads=1, memory_bytes=2**30)

@@ -17,7 +17,7 @@ from tally import Extent, Tally
 
 from attnbench.bench.core.files import read_regular
 from attnbench.bench.store.store import Store
-from attnbench.bench.store.validate import validate_records
+from attnbench.bench.wings.sharing.validate import validate_records
 
 RESULTS = Path(__file__).parent.parent.parent / "results"
 MACHINE = "eb2a68423486"

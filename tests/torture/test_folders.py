@@ -34,13 +34,13 @@ from tally import Extent, Tally
 from typer.testing import CliRunner
 
 from attnbench.bench import api
-from attnbench.bench.cli.sharing import merge
 from attnbench.bench.core.errors import AttnbenchError, StoreError
 from attnbench.bench.core.record import Record
 from attnbench.bench.store.arrays import DamagedArtifact
 from attnbench.bench.store.artifacts import MOST_EXAMPLES, curve_of, results_of
 from attnbench.bench.store.store import Store
-from attnbench.bench.store.validate import validate_records
+from attnbench.bench.wings.sharing.commands import merge
+from attnbench.bench.wings.sharing.validate import validate_records
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
 

@@ -20,7 +20,7 @@ pytest.importorskip("transformers", reason="needs the extra attnbench[transforme
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from attnbench.bench.run.pretrained import try_checkpoint
+from attnbench.bench.wings.convert.pretrained import try_checkpoint
 
 SECONDS = 75
 
@@ -106,7 +106,7 @@ def test_models(extent: Extent, tally: Tally, sound: Path, tmp_path: Path) -> No
 
 
 def test_a_million_layers_and_a_pipe_are_refused_at_once(sound: Path, tmp_path: Path) -> None:
-    from attnbench.bench.run.pretrained import load_checkpoint
+    from attnbench.bench.wings.convert.pretrained import load_checkpoint
 
     model = tmp_path / "model"
     shutil.copytree(sound, model)

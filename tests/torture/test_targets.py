@@ -19,8 +19,8 @@ from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.process.ask import ask, asking, end_children
-from attnbench.bench.run.audit import AUDIT_PATIENCE
 from attnbench.bench.run.questions import TryBuild
+from attnbench.bench.wings.audit.examine import AUDIT_PATIENCE
 from attnbench.variants.contract import AttentionShape
 
 LIMIT = 4.0

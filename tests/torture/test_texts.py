@@ -32,7 +32,8 @@ from attnbench.bench.core.spec import Spec
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
 
-from attnbench.dashboards import attention_maps, csv_json, escape, latex, markdown, terminal
+from attnbench.bench.wings.inspect import attention_maps
+from attnbench.dashboards import csv_json, escape, latex, markdown, terminal
 from attnbench.dashboards import html as page
 from attnbench.dashboards.view import View
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.bench import api
-from attnbench.bench.audit.report import AuditReport, Finding
 from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.process.ask import asking
+from attnbench.bench.wings.audit.report import AuditReport, Finding
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

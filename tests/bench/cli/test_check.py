@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench.bench.board.probe import gate_line
 from attnbench.bench.cli import check
 from attnbench.bench.gate.report import SETTINGS, CheckReport
 from attnbench.bench.gate.suite import GateResult, Property
-from attnbench.bench.run.probe import examined_by
+from attnbench.bench.wings.probe.page import gate_line
+from attnbench.bench.wings.probe.run_probe import examined_by
 
 CASE: Any = SimpleNamespace(affordable=None)
 

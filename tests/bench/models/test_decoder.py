@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from attnbench.bench.models.decoder import Decoder
-from attnbench.bench.models.generate import can_cache, sample
+from attnbench.bench.wings.inspect.generate import can_cache, sample
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe
 from attnbench.variants import build
 

@@ -15,7 +15,7 @@ from attnbench.bench.run.workloads import sweep_point as point_module
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
-from attnbench.bench.store.validate import validate_records
+from attnbench.bench.wings.sharing.validate import validate_records
 from attnbench.tasks.contract import DataPlace
 
 PRESET = "smoke[timing_seconds=0.1]"

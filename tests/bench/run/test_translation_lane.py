@@ -9,7 +9,6 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from attnbench.bench.cli.inspect import inspect
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import TASKS
@@ -23,6 +22,7 @@ from attnbench.bench.stats.bootstrap import corpus_score, sound_statistics
 from attnbench.bench.store.store import Store
 from attnbench.bench.train.objectives.bleu import score_translations
 from attnbench.bench.train.objectives.registry import objective_for
+from attnbench.bench.wings.inspect.inspect_command import inspect
 from attnbench.tasks.contract import DataPlace
 
 sacrebleu = pytest.importorskip("sacrebleu")

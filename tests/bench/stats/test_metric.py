@@ -10,7 +10,6 @@ from scipy import stats
 
 from attnbench.bench.board.board import Board
 from attnbench.bench.board.build_report import report_for_task
-from attnbench.bench.board.choose_board import Requirements, board_for_choice
 from attnbench.bench.board.compare import compare
 from attnbench.bench.board.suite_board import board_for_suite
 from attnbench.bench.board.task_board import board_for_task
@@ -23,6 +22,7 @@ from attnbench.bench.score.pareto import frontier_shares
 from attnbench.bench.score.quality import metric_of, scores_by_variant
 from attnbench.bench.stats.bootstrap import corpus_score, resampled_scores
 from attnbench.bench.store.table import table_of
+from attnbench.bench.wings.choose.choose_board import Requirements, board_for_choice
 
 TIMES = [1.0, 1.1, 0.9, 1.05, 0.95]
 RNG = np.random.default_rng(11)

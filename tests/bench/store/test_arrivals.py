@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sent_folders import invoke, trained
 
-from attnbench.bench.cli.sharing import merge
 from attnbench.bench.core.record import Machine, Record
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
-from attnbench.bench.store.validate import validate_records
+from attnbench.bench.wings.sharing.commands import merge
+from attnbench.bench.wings.sharing.validate import validate_records
 
 Bench = Callable[..., object]
 CODE = "lane1.objective1.task1-d2-c3"

@@ -16,7 +16,7 @@ from attnbench.bench.core.record import Measurement, Record
 from attnbench.bench.store.agreement import is_disputed
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
-from attnbench.bench.store.validate import validate_records
+from attnbench.bench.wings.sharing.validate import validate_records
 
 Bench = Callable[..., object]
 CODE = "lane1.objective1.task1-d2-c3"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from sent_folders import invoke, trained
 
-from attnbench.bench.cli.sharing import merge
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.store import packs
 from attnbench.bench.store.store import Store
-from attnbench.bench.store.validate import validate_records
+from attnbench.bench.wings.sharing.commands import merge
+from attnbench.bench.wings.sharing.validate import validate_records
 
 Bench = Callable[..., object]
 

@@ -26,7 +26,6 @@ from attnbench.bench.plan.fingerprint import digest_of_cell
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.lanes.baseline import baseline_cell
 from attnbench.bench.run.lanes.train import train_cell
-from attnbench.bench.run.load_model import dataset_of, load
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.trained import find_trained
 from attnbench.bench.train.checkpoint import Training
@@ -40,6 +39,7 @@ from attnbench.bench.train.objectives.language_modeling import (
 )
 from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.bench.train.trainer import Trainer
+from attnbench.bench.wings.inspect.load_model import dataset_of, load
 from attnbench.tasks.contract import DataPlace, Dataset
 from attnbench.tasks.language_modeling.packing import joined, texts
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe, Windows

@@ -1,0 +1,219 @@
+"""Decoding: token by token and in pieces with a cache, against one pass."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....variants.contract import Mask
+from .convention import closing, sees_future, with_argument
+from .experiment import drawing, masks
+from .report import Finding
+from .search import CACHES, parameters_of, picked
+from .subject import NAMES, Inputs, Kind, Subject, called
+
+SWITCHES = (
+    "use_cache", "return_cache", "return_state", "output_cache", "output_final_state", "return_next_prev_hidden",
+    "return_intermediates", "return_hiddens",
+)  # fmt: skip
+
+ALLOWED = 1e-3
+"""Of the output's standard deviation: other products in another order, but no other function."""
+
+LENGTH = 24
+"""Positions of a decoded sequence, where the subject takes so few."""
+
+PREFILL = 13
+
+
+@dataclass(slots=True)
+class KeyValues:
+    """A cache as layers of transformers are handed one: `update` appends keys and values (batch, heads, length, d)."""
+
+    kept: dict[Any, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: Any = 0, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        before = self.kept.get(layer_idx)
+        new = (key, value) if before is None else (torch.cat((before[0], key), 2), torch.cat((before[1], value), 2))
+        self.kept[layer_idx] = new
+        return new
+
+    def get_seq_length(self, layer_idx: Any = 0) -> int:
+        return self.kept[layer_idx][0].shape[2] if layer_idx in self.kept else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How a subject hands on its cache.
+
+    call: the first; argument: what takes the cache; place: where an output holds it, empty where a cache is handed in
+    and filled. pick: what makes of the output that of the positions, such as `[0]`. whole: later calls get the sequence
+    from its begin, as some libraries have it, and not the new positions alone.
+    """
+
+    call: str
+    argument: str
+    place: str
+    pick: str
+    whole: bool = False
+
+    @property
+    def later(self) -> str:
+        return with_argument(self.call, self.argument, "cache")
+
+    def step(self, module: Any, kind: Kind, piece: Inputs, state: Any = None) -> tuple[Tensor, Any]:
+        """The outputs of more positions, and the state for the next; `state` is None at the first."""
+        seen, before, cache = state or (0, None, None)
+        given = tuple(torch.cat(pair, 1) for pair in zip(before, piece, strict=True)) if before else piece
+        if not self.place:
+            cache = KeyValues(dict(cache.kept) if cache else {})
+        call = self.later if seen or not self.place else self.call
+        output = called(call, module, kind, given, Mask(causal=True), seen if given is piece else 0, cache)
+        after = eval(f"output{self.place}", {"output": output}) if self.place else cache
+        new = piece[0].shape[1]
+        found: Tensor = eval(f"output{self.pick}", {"output": output})
+        return found[:, -new:], (seen + new, given if self.whole else None, after)
+
+    def pieces(self, subject: Subject, inputs: Inputs, ends: tuple[int, ...]) -> Tensor:
+        """The outputs of all positions, piece by piece."""
+        parts, state = [], None
+        for start, end in pairwise((0, *ends)):
+            piece = tuple(each[:, start:end] for each in inputs)
+            part, state = self.step(subject.module, subject.convention.kind, piece, state)
+            parts.append(part)
+        return torch.cat(parts, 1)
+
+    def program(self, subject: Subject, ends: tuple[int, ...]) -> Iterator[str]:
+        """Lines that print how far the pieces differ from one pass."""
+        name = NAMES[subject.convention.kind][0]
+        one_pass = subject.convention.call(padded=False, causal=True)
+        yield from drawing(subject, 2, ends[-1])
+        yield from masks(f"{one_pass}{self.call}", 2, ends[-1], None, True)
+        cache = "None" if self.place else "__import__('transformers').DynamicCache()"
+        yield f"all, a, parts, cache, start = {name}, {one_pass}, [], {cache}, 0"
+        whole = [each for each in ("valid", "seen", "pairs", "bias") if each in self.call]
+        if whole:
+            yield f"whole = {', '.join(whole)},"
+        yield f"for end in {ends}:"
+        yield f"    {name} = all[:, {'0' if self.whole else 'start'}:end]"
+        for number, each in enumerate(whole):
+            rows = ":, :end" if each == "valid" else f"..., {'0' if self.whole else 'start'}:end, :end"
+            yield f"    {each} = whole[{number}][{rows}]"
+        if "positions" in self.call:
+            yield "    positions = torch.arange(start, end)[None]"
+        yield f"    o = {self.later} if start else {self.call}" if self.place else f"    o = {self.later}"
+        kept = f"cache = o{self.place}; " if self.place else ""
+        yield f"    {kept}parts.append(o{self.pick}[:, start - end:]); start = end"
+        yield "print((torch.cat(parts, 1) - a).abs().max() / a.std())"
+
+
+def decoding(subject: Subject, claims: bool) -> Iterator[Finding]:
+    """One token at a time, and two pieces, give what one pass gives."""
+    convention = subject.convention
+    causal = claims or sees_future(subject.module, convention, convention.plain) is False
+    found = protocol(subject)[0] if causal else None
+    if found is None:
+        text = "no cache found"
+        yield Finding(name="decoding", verdict="note" if claims else "n.a.", text=text)
+        return
+    length = min(LENGTH, convention.length)
+    single = (PREFILL, *range(PREFILL + 1, length + 1))
+    yield _judged("decoding", "token by token", _compared(found, subject, single), found, subject, single)
+    pieces = (5, PREFILL, length)
+    yield _judged("pieces", "prefill in pieces", _compared(found, subject, pieces), found, subject, pieces)
+
+
+def _compared(found: Protocol, subject: Subject, ends: tuple[int, ...]) -> tuple[float, str]:
+    """How far pieces differ from one pass, or endless and what was raised."""
+    inputs = subject.draw(2, ends[-1])
+    try:
+        with torch.no_grad():
+            whole = subject(inputs, None, True)
+            size = float((found.pieces(subject, inputs, ends) - whole).abs().max() / whole.std())
+    except Exception as error:
+        return torch.inf, f"raises {type(error).__name__}: {' '.join(str(error).split())[:80]}"
+    return size, ""
+
+
+def _judged(
+    name: str, way: str, result: tuple[float, str], found: Protocol, subject: Subject, ends: tuple[int, ...]
+) -> Finding:
+    size, refusal = result
+    if refusal:
+        return Finding(name=name, verdict="note", text=f"{way} {refusal}")
+    if size <= ALLOWED:
+        return Finding(name=name, verdict="ok", size=size)
+    text = f"{way} differs from one pass by {size:.2g}"
+    return Finding(name=name, verdict="fails", size=size, text=text, program=tuple(found.program(subject, ends)))
+
+
+def protocol(subject: Subject) -> tuple[Protocol | None, float]:
+    """How a module decodes, and how far the first new position is from one pass; None where it has no cache.
+
+    Libraries differ in what they want beside a cache and where they return it, so trials choose among all candidates.
+    """
+    best: tuple[Protocol | None, float] = (None, math.nan)
+    for found in _candidates(subject):
+        for candidate in (found, replace(found, whole=True)):
+            size = _compared(candidate, subject, (PREFILL, PREFILL + 1))[0]
+            if size <= ALLOWED and not (candidate.whole and _ignores(candidate, subject)):
+                return candidate, size
+            if best[0] is None or best[1] == math.inf > size:
+                best = candidate, size
+    return best
+
+
+def _ignores(found: Protocol, subject: Subject) -> bool:
+    """Whether outputs stay the same with the cache of another sequence: whoever gets all positions needs no cache."""
+    kind, inputs = subject.convention.kind, subject.draw(2, PREFILL + 1)
+    with torch.no_grad():
+        states = [found.step(subject.module, kind, subject.draw(2, PREFILL, seed))[1] for seed in (0, 1)]
+        before, last = tuple(each[:, :PREFILL] for each in inputs), tuple(each[:, PREFILL:] for each in inputs)
+        one, other = (found.step(subject.module, kind, last, (PREFILL, before, each[2]))[0] for each in states)
+    return torch.equal(one, other)
+
+
+def _candidates(subject: Subject) -> Iterator[Protocol]:
+    names = parameters_of(subject.module)
+    kind = subject.convention.kind
+    plain = str(subject.convention.call(padded=False, causal=True))
+    if kind == "qkv" or not plain.startswith("m("):
+        return
+    call = plain[: closing(plain) + 1]
+    turned = re.search(r"(\.mT|\.transpose\(0, 1\))$", plain[len(call) :])
+    turn = turned[0] if turned else ""
+    switch = next((name for name in SWITCHES if name in names or f"{name}=" in plain), "")
+    call = with_argument(call, switch, "True") if switch else call
+    inputs = subject.draw(1, 8)
+    shape = eval(f"x{turn}.shape", {"x": inputs[0]})
+    calls = [call, *([with_argument(call, "position_ids", "positions")] if "position_ids" in names else [])]
+    for argument in (name for name in CACHES if name in names):
+        handed, found = KeyValues(), []
+        with torch.no_grad(), suppress(Exception):
+            output = called(call, subject.module, kind, inputs, Mask(causal=True))
+            pick = picked(output, shape, kind)
+            found = [(place, pick) for place in _places(output, argument, pick)]
+        yield from (Protocol(each, argument, place, f"{pick}{turn}") for place, pick in found for each in calls)
+        pick = None
+        with torch.no_grad(), suppress(Exception):
+            with_cache = with_argument(call, argument, "cache")
+            pick = picked(called(with_cache, subject.module, kind, inputs, Mask(causal=True), 0, handed), shape, kind)
+        yield from (Protocol(each, argument, "", f"{pick}{turn}") for each in calls if handed.kept and pick is not None)
+
+
+def _places(output: Any, argument: str, pick: str | None) -> list[str]:
+    """Where an output may hold a cache, the likeliest first."""
+    if getattr(output, argument, None) is not None:
+        return [f".{argument}"]
+    if not isinstance(output, tuple) or pick is None:
+        return []
+    places = (f"[{at}]" for at in reversed(range(len(output))) if output[at] is not None)
+    return [place for place in places if place != pick]

@@ -1,0 +1,314 @@
+"""Search for the plain call of a foreign attention: trials of kinds, sizes, arguments and axes, the likeliest first."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...core.errors import SelectionError, crash_text
+from .subject import NAMES, STILL, Call, Convention, Inputs, Kind, Subject, draw, run_raw
+
+IDS = ("input_ids", "ids", "idx", "tokens", "token_ids", "input_tokens")
+MASKS = (
+    "attention_mask", "key_padding_mask", "padding_mask", "src_key_padding_mask", "key_mask", "mask", "input_mask",
+    "valid", "keep", "attn_mask",
+)  # fmt: skip
+"""Names of an argument that may hold padding, the surest first."""
+
+SWITCHES = ("is_causal", "causal")
+CACHES = (
+    "past_key_values", "past_key_value", "layer_past", "past", "cache_params", "kv_cache", "cache", "state", "states",
+    "initial_state", "prev_state", "prev_hidden", "hx", "h0",
+)  # fmt: skip
+POSITIONS = ("positions", "position_ids", "position", "pos", "pos_ids", "input_pos", "cache_position")
+TABLES = {
+    **dict.fromkeys(("position_embeddings", "rotary_pos_emb", "rope", "cos_sin"), "rotary({size})"),
+    "freqs_cis": "torch.complex(*rotary({size}))[0, :, : {size} // 2]",
+    "cos": "rotary({size})[0]",
+    "sin": "rotary({size})[1]",
+}
+"""Arguments that hold a table of rotary positions, and the table of heads of a size."""
+
+WIDTHS = ("dim", "d_model", "embed_dim", "hidden_size", "n_embd", "hidden_dim", "width", "features", "dim_head")
+HEAD_SIZES = ("head_dim", "dim_head", "d_head", "head_size", "d_k", "dim_per_head")
+HEAD_COUNTS = ("num_heads", "n_heads", "heads", "n_head", "nhead", "num_attention_heads")
+LENGTHS = (64, 128, 32, 16, 256, 512)
+"""Positions of the trials: the first that the module takes. Layers of blocks refuse what is no multiple of a block."""
+
+HEADS, HEAD_DIM = 4, 16
+
+
+class Unclear(SelectionError):
+    """A question: what could not be found out, and the choices."""
+
+
+def parameters_of(target: Any) -> dict[str, inspect.Parameter]:
+    """The arguments of a call by name; empty where a built-in tells none."""
+    if target is F.scaled_dot_product_attention:
+        target = _sdpa
+    # what torch.compile returns has a signature of its own
+    target = getattr(target, "_orig_mod", target)
+    try:
+        return dict(inspect.signature(target.forward if isinstance(target, nn.Module) else target).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, is_causal: bool = False) -> None:
+    """The arguments of torch's attention, which is built in and tells no signature."""
+
+
+def plain_call(target: Any, call: Call) -> Convention:
+    """The call without padding: the first trial that runs. Raises Unclear where none does."""
+    failures = []
+    for kind, shape, arguments, turn in _candidates(target, call):
+        for length in LENGTHS:
+            trial = (
+                _given(call, kind, shape, length)
+                if call
+                else Convention(kind=kind, shape=shape, length=length, plain=f"m({arguments})")
+            )
+            size = f"{length} tokens" if kind == "model" else f"{length} positions of {' × '.join(map(str, shape))}"
+            try:
+                found = _tried(target, trial, turn, call)
+            except Unclear:
+                raise
+            except Exception as error:
+                # a module of others may raise anything
+                failures.append(f"{trial.plain} on {size} raised {crash_text(error)[:200]}")
+                continue
+            if isinstance(found, Convention):
+                return found
+            failures.append(f"{trial.plain} on {size} gave {found}")
+    raise Unclear(_question(target, failures, given=bool(call)))
+
+
+def _tried(target: Any, trial: Convention, turn: str, call: Call) -> Convention | str:
+    """The convention of a call that gives one output for each position; else what it gave."""
+    kind = trial.kind
+    inputs = draw(kind, trial.shape, 2, trial.length, 1)
+    output = run_raw(trial.plain, target, kind, inputs, None, False)
+    pick = picked(output, inputs[0].mT.shape if turn else inputs[0].shape, kind)
+    if pick is None:
+        return str(tuple(output.shape)) if isinstance(output, Tensor) else f"a {type(output).__name__}"
+    if isinstance(call, str) and call and pick:
+        is_call = isinstance(ast.parse(call, mode="eval").body, ast.Call)
+        call = f"{call}{pick}" if is_call else f"({call}){pick}"
+    if call:
+        return _given(call, kind, trial.shape, trial.length)
+    trial = replace(trial, plain=f"{trial.plain}{pick}{turn}")
+    return trial if turn else _arranged(target, trial)
+
+
+def picked(output: Any, shape: torch.Size, kind: Kind) -> str | None:
+    """What takes the tensor out of the output: nothing, `.logits`, `[0]`; None where none has positions as `shape`."""
+    axes = 3 if kind == "qkv" else 2
+
+    def fits(each: Any) -> bool:
+        long = isinstance(each, Tensor) and each.is_floating_point() and each.ndim > axes
+        return long and each.shape[:axes] == shape[:axes]
+
+    if isinstance(output, Tensor):
+        return "" if fits(output) else None
+    for name in ("logits", "last_hidden_state"):
+        if fits(getattr(output, name, None)):
+            return f".{name}"
+    keys = output.keys() if isinstance(output, dict) else range(len(output)) if isinstance(output, list | tuple) else ()
+    return next((f"[{key!r}]" for key in keys if fits(output[key])), None)
+
+
+def _question(target: Any, failures: list[str], given: bool) -> str:
+    """What to say where no trial ran, or the given call; the likeliest is tried first, and what it lacks says most."""
+    likely = failures[0] if failures else "no argument that could be q, k, v, a hidden state or tokens"
+    usable = "A call may name m, x (or q, k and v, or ids), valid, seen, pairs, bias, positions and rotary(16)"
+    if given:
+        return f"{likely}. {usable}"
+    names = _required(target)
+    three = [name[:1] for name in names[:3]] == ["q", "k", "v"]
+    said = ", ".join(["q, k, v" if three else "x", *(f"{name}=…" for name in names[3 if three else 1 :])])
+    text = (
+        f"how is it called? Nothing that was tried gave one output for each position ({likely}). Say it by `--call`, "
+        f"such as 'm({said})'. {usable}; or name a module of your file that needs no more"
+    )
+    without = sorted(name for name, each in _tensors(target) if each.is_meta)
+    return f"{text}. On the device meta, without values: {', '.join(without[:3])}" if without else text
+
+
+def _tensors(target: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(target, nn.Module):
+        yield from target.named_parameters()
+        yield from target.named_buffers()
+
+
+def _given(call: Call, kind: Kind, shape: tuple[int, ...], length: int) -> Convention:
+    """The convention of a call that a person gave, which is one expression with and without padding."""
+    names = set(_names_of(call))
+    masks, switches = names & {"valid", "pairs", "bias"}, names & {"seen", "pairs", "bias", "causal"}
+    if not isinstance(call, str) and len(names) > 1 + len(NAMES[kind]):
+        masks = names
+    return Convention(
+        kind=kind, shape=shape, length=length, plain=call, padded=call if masks else "",
+        causal=call if switches else "", padded_causal=call if switches and masks else "",
+    )  # fmt: skip
+
+
+def _names_of(call: Call) -> tuple[str, ...]:
+    """The names that a call uses."""
+    if isinstance(call, str):
+        try:
+            return compile(call, "--call", "eval").co_names
+        except SyntaxError as error:
+            raise SelectionError(f"expected --call as one expression of Python, got {call!r}: {error.msg}") from None
+    return tuple(inspect.signature(call).parameters)
+
+
+def _required(target: Any) -> list[str]:
+    """The arguments that a call has to give."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    found = parameters_of(target).items()
+    return [name for name, each in found if each.default is each.empty and each.kind not in several]
+
+
+def _candidates(target: Any, call: Call) -> Iterator[tuple[Kind, tuple[int, ...], str, str]]:
+    """Kinds, shapes, arguments and turns of the output to try, the likeliest first."""
+    parameters = parameters_of(target)
+    names = [name.lower() for name in parameters]
+    wanted = {"q", "k", "v", "x", "ids"} & set(_names_of(call)) if call else set()
+    widths = list(_widths(target))
+    modules = target.modules() if isinstance(target, nn.Module) else ()
+    sizes = [each.num_embeddings for each in modules if isinstance(each, nn.Embedding)]
+    layers = []
+    for more in _beside(target, widths):
+        if wanted >= {"q", "k", "v"} or (not wanted and [name[:1] for name in names[:3]] == ["q", "k", "v"]):
+            three = _said(parameters, "q", "k", "v") + more
+            yield from (("qkv", (HEADS, width), three, "") for width in (HEAD_DIM, *widths))
+            if not wanted:
+                three = _said(parameters, "x", "x", "x") + more
+                yield from (("layer", (width,), three, "") for width in widths)
+            continue
+        takes_ids = "ids" in wanted or (not wanted and names[:1] and names[0] in IDS)
+        if sizes and (takes_ids or not wanted):
+            caches = ", use_cache=False" if {"use_cache", "kwargs"} & set(names) and "input_ids" in names else ""
+            yield "model", (sizes[0],), f"{'input_ids=' if 'input_ids' in names else ''}ids{more}{caches}", ""
+        if not takes_ids:
+            layers += [("layer", (width,), _said(parameters, "x") + more) for width in widths]
+            yield from ((*each, "") for each in layers[-len(widths) :])
+    if set(names) == {"kwargs"} and not wanted:
+        for name in ("hidden_states", "x", "inputs"):
+            yield from (("layer", (width,), f"{name}=x", "") for width in widths)
+        yield from (("qkv", (HEADS, width), "query=q, key=k, value=v", "") for width in (HEAD_DIM, *widths))
+    if not wanted:
+        # channels first, as convolutions have them
+        yield from (("layer", shape, re.sub(r"\bx\b(?!=)", "x.mT", text), ".mT") for _, shape, text in layers)
+
+
+def _said(parameters: dict[str, inspect.Parameter], *inputs: str) -> str:
+    """The inputs as the first arguments, by name where these are keyword-only."""
+    named = [each for each in parameters.values() if each.kind is each.KEYWORD_ONLY]
+    if not named or any(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values()):
+        return ", ".join(inputs)
+    return ", ".join(f"{parameter.name}={name}" for parameter, name in zip(named, inputs, strict=False))
+
+
+def _beside(target: Any, widths: list[int]) -> Iterator[str]:
+    """What a call gives to the arguments that are required beside the inputs."""
+    asked = _required(target)
+    size, heads = next(_attributes(target, HEAD_SIZES), 0), next(_attributes(target, HEAD_COUNTS), HEADS)
+    size = size or (widths[0] // heads if widths else HEAD_DIM)
+    values = {
+        **dict.fromkeys(SWITCHES, ("False",)),
+        **dict.fromkeys(MASKS, ("None", "valid", "~valid", "bias")),
+        **dict.fromkeys(CACHES, ("None",)),
+        **dict.fromkeys(POSITIONS, ("positions", "positions[0]")),
+        **{name: (text.format(size=size),) for name, text in TABLES.items()},
+    }
+    # some that have a default are needed all the same
+    more = [name for name in parameters_of(target) if name not in asked and name in {*POSITIONS, *TABLES}]
+    for known in ((), more) if more else ((),):
+        named = [name for name in (*asked, *known) if name in values]
+        for chosen in product(*(values[name] for name in named)):
+            yield "".join(f", {name}={value}" for name, value in zip(named, chosen, strict=True))
+
+
+def _attributes(target: Any, names: tuple[str, ...]) -> Iterator[int]:
+    """Whole numbers that a module has under one of the names, its own first."""
+    for module in target.modules() if isinstance(target, nn.Module) else ():
+        found = (getattr(module, name, None) for name in names)
+        yield from (each for each in found if isinstance(each, int) and not isinstance(each, bool) and each > 0)
+
+
+def _widths(target: Any) -> Iterator[int]:
+    """Sizes that the last axis of an input may have, the likeliest first."""
+    seen = set()
+    found = [getattr(target, name, None) for name in WIDTHS]
+    if isinstance(target, nn.Module):
+        for module in target.modules():
+            found += [getattr(module, name, None) for name in ("in_features", "embed_dim", "num_features")]
+            found += list(getattr(module, "normalized_shape", ()))[-1:]
+        found += [getattr(each, "in_channels", None) for each in target.modules()]
+        found += [each.shape[-1] for each in target.parameters() if each.ndim]
+    for width in (*found, 64):
+        if isinstance(width, int) and not isinstance(width, bool) and 1 < width <= 8192 and width not in seen:
+            seen.add(width)
+            yield width
+
+
+def _arranged(target: Any, trial: Convention) -> Convention:
+    """The same with the axes in their order: positions are the axis along which a change spreads."""
+    if trial.kind == "model":
+        return trial
+    # three sequences, so that the middle one has neighbours on both sides
+    inputs = draw(trial.kind, trial.shape, 3, trial.length, 1)
+    subject = Subject(target, trial)
+    text = str(trial.plain)
+    if trial.kind == "layer" and trial.length == trial.shape[0]:
+        turned = replace(trial, plain=f"{_with_inputs(text, '.mT')}.mT")
+        if _refuses(target, trial, inputs) and not _refuses(target, turned, inputs):
+            return turned
+    base = subject(inputs)
+    where = torch.zeros(inputs[0].shape[:-1], dtype=torch.bool)
+    where[(1, 2, 3) if trial.kind == "qkv" else (1, 3)] = True
+    other = tuple(torch.where(where[..., None], 3 * each + 1, each) for each in inputs)
+    moved = (subject(other) - base).flatten(where.ndim).abs().amax(-1) > STILL * float(base.std())
+    # without the changed place itself, which axes hold a moved one
+    places = (moved & ~where).nonzero()
+    home = where.nonzero()[0]
+    along = {axis for axis in range(moved.ndim) if bool((places[:, axis] != home[axis]).any())}
+    if trial.kind == "layer" and along == {0}:
+        return replace(trial, plain=f"{_with_inputs(text, '.transpose(0, 1)')}.transpose(0, 1)")
+    if trial.kind == "qkv" and 1 in along:
+        if 2 in along:
+            raise Unclear(
+                "which axis holds the positions? A change of one key moves outputs along both; say it by `--call`: "
+                "'m(q, k, v)' for (B, H, N, d), "
+                "'m(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)' for (B, N, H, d)"
+            )
+        return replace(trial, plain=f"{_with_inputs(text, '.transpose(1, 2)')}.transpose(1, 2)")
+    return trial
+
+
+def _with_inputs(call: str, turn: str) -> str:
+    """The call with each input turned.
+
+    >>> _with_inputs("m(x, x=x, max=3)[0]", ".mT")
+    'm(x.mT, x=x.mT, max=3)[0]'
+    """
+    return re.sub(r"\b([xqkv])\b(?!=)", rf"\1{turn}", call)
+
+
+def _refuses(target: Any, trial: Convention, inputs: Inputs) -> bool:
+    """Whether a call refuses half of the positions, as it does where it takes them for channels."""
+    try:
+        output = Subject(target, trial)(tuple(each[:, : trial.length // 2] for each in inputs))
+    except Exception:
+        return True
+    return output.shape[:2] != (len(inputs[0]), trial.length // 2)

@@ -1,0 +1,211 @@
+"""Subject: a foreign module or function with its Convention, called in one way whatever it is.
+
+    subject = recognise(module)             # of `convention.py`; or a function over q, k and v
+    subject((x,), valid=valid)              # x (batch, positions, width), valid (batch, positions): True is a token
+
+A call is the text of a Python expression, so that what was found is what a person reads, can replace (`--call`) and
+finds again in the lines that reproduce a finding. Its names: `m` the module; `x`, `q`, `k`, `v` or `ids`; `valid`, True
+at tokens; `pairs` (batch, 1, queries, keys), True where a query may see a key; `seen` (queries, keys), the causal part
+of it; `bias`, 0 where `pairs` is True and the lowest number elsewhere; `causal`, whether it is to be causal;
+`positions` (1, positions) of the inputs, and `rotary(size)`, their cosines and sines (1, positions, size).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache as cache_of_calls
+from types import CodeType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ....variants.contract import Mask
+from ...core.errors import SelectionError
+
+Kind = Literal["qkv", "layer", "model"]
+Inputs = tuple[Tensor, ...]
+Call = str | Callable[..., Any]
+
+NAMES: dict[Kind, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "layer": ("x",), "model": ("ids",)}
+
+STILL = 1e-5
+"""The part of the output's spread that a rounding may move, in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convention:
+    """How a subject is called. Each call is an expression; empty where the subject takes no such thing.
+
+    shape: of one input without batch and positions: (heads, head_dim), (width,), or (vocabulary,) of ids.
+    causal: what makes it causal where `plain` does not. mask_ignored: the mask argument moves nothing.
+    question: what could not be found out about the mask.
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]
+    length: int
+    plain: Call
+    padded: Call = ""
+    causal: Call = ""
+    padded_causal: Call = ""
+    mask_ignored: bool = False
+    question: str = ""
+
+    def call(self, *, padded: bool, causal: bool) -> Call:
+        """The call with or without padding and the switch; what is causal by itself needs no switch."""
+        switched = causal and bool(self.causal)
+        return (self.padded_causal if padded else self.causal) if switched else (self.padded if padded else self.plain)
+
+    def __str__(self) -> str:
+        kinds = {"qkv": "a function of query, key and value", "layer": "a layer", "model": "a model"}
+        calls = {"call": self.plain, "padding": self.padded, "causal": self.causal}
+        said = [f"{name} {call if isinstance(call, str) else '(given)'}" for name, call in calls.items() if call]
+        shapes = {"qkv": "(B, {}, N, {})", "layer": "(B, N, {})", "model": "ids (B, N) below {}"}
+        return f"{kinds[self.kind]} {shapes[self.kind].format(*self.shape)}: {' · '.join(said)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A module or function with its convention, called in one way whatever it is."""
+
+    module: Any
+    convention: Convention
+
+    def __call__(self, inputs: Inputs, valid: Tensor | None = None, causal: bool = False) -> Tensor:
+        """Output (batch, heads, positions, head_dim) of q, k, v; (batch, positions, width or vocabulary) of others.
+
+        inputs: q, k, v (batch, heads, positions, head_dim); x (batch, positions, width); or ids (batch, positions).
+        """
+        call = self.convention.call(padded=valid is not None, causal=causal)
+        if not call:
+            raise SelectionError("expected a call with a mask, and this subject takes none")
+        return run(call, self.module, self.convention.kind, inputs, valid, causal)
+
+    def draw(self, batch: int = 2, length: int | None = None, seed: int = 0) -> Inputs:
+        """Inputs of the standard normal distribution, or tokens."""
+        return draw(self.convention.kind, self.convention.shape, batch, length or self.convention.length, seed)
+
+    def with_module(self, module: Any) -> Subject:
+        return Subject(module, self.convention)
+
+
+def run(
+    call: Call, module: Any, kind: Kind, inputs: Inputs, valid: Tensor | None, causal: bool, seed: int = 0
+) -> Tensor:
+    """The output of one call as a tensor."""
+    return first_tensor(run_raw(call, module, kind, inputs, valid, causal, seed))
+
+
+def run_raw(
+    call: Call, module: Any, kind: Kind, inputs: Inputs, valid: Tensor | None, causal: bool, seed: int = 0
+) -> Any:
+    """What one call returns; random numbers are those of the seed each time."""
+    torch.manual_seed(seed)
+    return called(call, module, kind, inputs, Mask(valid, causal))
+
+
+def called(call: Call, module: Any, kind: Kind, inputs: Inputs, mask: Mask, seen: int = 0, cache: Any = None) -> Any:
+    """What one call returns. seen: positions before the inputs, which `cache` holds, as calls of `decoding.py` name it.
+
+    Only what the call names is computed of the mask.
+    """
+    queries, keys = inputs[0], inputs[-2] if kind == "qkv" else inputs[0]
+    axis = 2 if kind == "qkv" else 1
+    if not isinstance(call, str):
+        takes_valid = len(inspect.signature(call).parameters) > 1 + len(inputs)
+        valid = [_masks({"valid"}, queries, 0, keys.shape[axis], mask)["valid"]] if takes_valid else []
+        return call(module, *inputs, *valid)
+    code = _compiled(call)
+    names = _masks(set(code.co_names), queries, queries.shape[axis], keys.shape[axis] + seen, mask)
+    inside = {"torch": torch, "m": module, "cache": cache, **dict(zip(NAMES[kind], inputs, strict=True))}
+    return eval(code, inside | names)
+
+
+@cache_of_calls
+def _compiled(call: str) -> CodeType:
+    return compile(call, "call", "eval")
+
+
+def _masks(wanted: set[str], like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:
+    """What a call may name of the mask, and `positions` (1, queries) of the inputs; only what it does name.
+
+    `rotary` of a head's size makes the table of these positions: cosines and sines (1, queries, size).
+    """
+    found: dict[str, Any] = {"causal": mask.causal}
+    batch, device = like.shape[0], like.device
+    if wanted & {"positions", "rotary"}:
+        found["positions"] = positions = torch.arange(keys - queries, keys, device=device)[None]
+        found["rotary"] = lambda size: rotary(positions, size, like.dtype)
+    if "valid" in wanted:
+        valid = torch.ones(batch, keys, dtype=torch.bool, device=device)
+        found["valid"] = valid if mask.valid is None else mask.valid
+    if "seen" in wanted:
+        seen = Mask(causal=mask.causal).allowed(queries, keys, device)
+        every = torch.ones(queries, keys, dtype=torch.bool, device=device)
+        found["seen"] = every if seen is None else seen[0, 0]
+    if wanted & {"pairs", "bias"}:
+        allowed = mask.allowed(queries, keys, device)
+        pairs = torch.ones(1, dtype=torch.bool, device=device) if allowed is None else allowed
+        found["pairs"] = pairs = pairs.expand(batch, 1, queries, keys)
+        dtype = like.dtype if like.is_floating_point() else torch.float32
+        bias = torch.zeros(pairs.shape, dtype=dtype, device=device)
+        found["bias"] = bias.masked_fill(~pairs, torch.finfo(dtype).min)
+    return found
+
+
+def rotary(positions: Tensor, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (1, positions, size) of rotary positions at base 10,000, whose two halves are the same."""
+    rates = 10000.0 ** -(torch.arange(0, size, 2, device=positions.device) / size)
+    angles = positions[..., None] * torch.cat((rates, rates))
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def first_tensor(output: Any) -> Tensor:
+    """The output itself; among several the logits or the first tensor of floats."""
+    if isinstance(output, Tensor):
+        return output
+    for name in ("logits", "last_hidden_state"):
+        if isinstance(getattr(output, name, None), Tensor):
+            found: Tensor = getattr(output, name)
+            return found
+    values = output.values() if isinstance(output, dict) else output
+    return next(each for each in values if isinstance(each, Tensor) and each.is_floating_point())
+
+
+def draw(kind: Kind, shape: tuple[int, ...], batch: int, length: int, seed: int) -> Inputs:
+    """Inputs as `Subject.draw`. The first tokens of a vocabulary are left out: they may mean padding."""
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "model":
+        return (torch.randint(min(3, shape[0] - 1), shape[0], (batch, length), generator=generator),)
+    if kind == "layer":
+        return (torch.randn(batch, length, *shape, generator=generator),)
+    size = (batch, shape[0], length, shape[1])
+    return tuple(torch.randn(size, generator=generator) for _ in range(3))
+
+
+def changed(subject_kind: Kind, inputs: Inputs, where: Tensor, vocabulary: int = 0) -> Inputs:
+    """`inputs` with other content at `where` (batch, positions); queries too, since a position is one token."""
+    if subject_kind == "model":
+        low = min(3, vocabulary - 1)
+        return (torch.where(where, (inputs[0] - low + 7) % (vocabulary - low) + low, inputs[0]),)
+    shape = where[:, None, :, None] if subject_kind == "qkv" else where[..., None]
+    return tuple(torch.where(shape, 3 * each.roll(1, 0) + 1, each) for each in inputs)
+
+
+def by_position(output: Tensor, kind: Kind) -> Tensor:
+    """(batch, positions, …) of any output."""
+    return output.transpose(1, 2) if kind == "qkv" else output
+
+
+def redraw_zeros(module: nn.Module) -> tuple[str, ...]:
+    """Draws the parameters that begin at zero: a gate that is closed would hide what is behind it."""
+    torch.manual_seed(3)
+    zero = [each for each in module.parameters() if each.numel() and not bool(each.any())]
+    for each in zero:
+        nn.init.normal_(each, std=0.2)
+    if not zero:
+        return ()
+    return ("torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",)

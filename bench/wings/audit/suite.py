@@ -1,0 +1,96 @@
+"""Audit: every test on one module or function, with the parameters that begin at zero drawn anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...core.errors import SelectionError
+from ...core.registry import nearest
+from . import decoding, future, numerics, packing, padding
+from .convention import recognise, says_causal
+from .report import AuditReport, Finding
+from .search import Unclear
+from .subject import Call, Subject, redraw_zeros
+from .target import CHANGES, as_tested
+
+TESTS: dict[str, Callable[[Subject, bool], Finding]] = {
+    "future": future.future,
+    "padding": padding.padding,
+    "amount of padding": padding.amount,
+    "mask and future": future.future_under_mask,
+    "batch": padding.batch,
+    "empty rows": padding.empty_rows,
+    "packed rows": packing.packed,
+    "window": packing.window,
+    "grouped heads": numerics.grouped,
+    "gradients": numerics.gradients,
+    "evaluation": numerics.draws,
+    "half precision": numerics.half,
+}
+"""By the name of their finding; those of decoding and of torch.compile come after these."""
+
+NAMES = (*TESTS, "decoding", "pieces", "compile")
+
+
+def audit_module(
+    module: Any,
+    name: str = "",
+    *,
+    call: Call = "",
+    causal: bool | None = None,
+    compile: str = "aot_eager",
+    by_design: Collection[str] = (),
+    building: tuple[str, ...] = ("m = ...  # the module",),
+) -> AuditReport:
+    """All findings about a module or function, which is left as it is.
+
+    causal: whether it claims to be causal; None asks its attributes, arguments and name. compile: a backend, or "".
+    by_design: names of findings that are no failures here, such as `future`. Raises SelectionError for another name.
+    """
+    unknown = sorted(set(by_design) - {*NAMES})
+    if unknown:
+        near = nearest(unknown[0], NAMES)
+        raise SelectionError(f"expected by design some of {', '.join(NAMES)}; got {unknown[0]!r}{near}")
+    if compile not in ("", "aot_eager", *torch.compiler.list_backends(exclude_tags=())):
+        raise SelectionError(f"expected a backend of torch.compile, such as aot_eager or inductor, got {compile!r}")
+    start = time.perf_counter()
+    own = deepcopy(module) if isinstance(module, nn.Module) else module
+    own, changes = as_tested(own)
+    with torch.random.fork_rng(devices=[]):
+        if isinstance(own, nn.Module):
+            own.eval()
+            building = (*building, *changes, *redraw_zeros(own))
+        try:
+            subject = recognise(own, call=call, asks=False)
+        except Unclear as question:
+            return AuditReport(target=name, question=str(question), seconds=time.perf_counter() - start)
+        claims = bool(subject.convention.causal) or says_causal(own) if causal is None else causal
+        findings = [_tested(name, subject, claims) for name in TESTS]
+        findings += decoding.decoding(subject, claims)
+        findings.append(numerics.compiled(subject, compile))
+    meant = {*by_design, *(["future"] if causal is False else ())}
+    chosen = [each.verdict in ("fails", "question") and each.name in meant for each in findings]
+    findings = [replace(each, verdict="by design") if own else each for each, own in zip(findings, chosen, strict=True)]
+    return AuditReport(
+        target=name,
+        convention=" · ".join((str(subject.convention), *(CHANGES[line] for line in changes))),
+        findings=tuple(findings),
+        building=building,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _tested(name: str, subject: Subject, claims: bool) -> Finding:
+    """A subject that refuses the call of one test has failed no other."""
+    try:
+        return TESTS[name](subject, claims)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:80]
+        return Finding(name=name, verdict="note", text=f"not tested, raises {type(error).__name__}: {reason}")

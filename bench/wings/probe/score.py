@@ -1,0 +1,155 @@
+"""The probe of one variant: its accuracy at each setting of a few tasks, its cost, and who behaves like it.
+
+A pure function of Records. One seed at one learning rate describes a variant; it ranks none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ...core.cell import REFERENCE
+from ...core.metrics import ACCURACY
+from ...core.record import Outcome, Record
+from ...score.settings import LENGTH, Values, longest_at, series_of, setting_values
+from ...store.learning_rates import without_rates
+from ...store.rows import ResultRow
+from ...store.table import ResultTable, table_of
+
+HELD = 0.9
+"""The accuracy from which a task counts as done at a setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedTask:
+    """One training of one variant on one task, by the seed and the rate that the probe uses.
+
+    `accuracies`: by setting, shares from 0 to 1; one without axes where the task tests a single one. `trained`: the
+    longest length of training. `examples`: of the test in all. `ranked`: whether its preset is one for results, not for
+    trials. `outcome`, `reason`: why there are no accuracies.
+    """
+
+    task: str
+    variant: str
+    accuracies: Values
+    outcome: str = Outcome.OK
+    reason: str = ""
+    trained: int = 0
+    steps: int = 0
+    learning_rate: float = 0.0
+    seed: int = 0
+    examples: int = 0
+    ranked: bool = True
+    seconds: float = 0.0
+
+    @property
+    def at_most_pairs(self) -> tuple[int, float] | None:
+        """The most pairs that were tested, with the accuracy there; None for a task without pairs."""
+        found = {int(dict(place)["pairs"]): value for place, value in self.accuracies.items() if "pairs" in dict(place)}
+        return (max(found), found[max(found)]) if found else None
+
+    @property
+    def at_training_length(self) -> float | None:
+        """The accuracy at the longest tested length within training, at no more difficulty than other lengths have.
+
+        The mean where a task is tested at one length; None where no test is that short.
+        """
+        by_length = self.by_length
+        if not by_length:
+            return fmean(self.accuracies.values()) if self.accuracies else None
+        within = [length for length in by_length if length <= self.trained]
+        return by_length[max(within)] if within else None
+
+    @property
+    def by_length(self) -> dict[float, float]:
+        along = [series for series in series_of(list(self.accuracies)) if series.axis == LENGTH]
+        return along[0].along(self.accuracies) if along else {}
+
+    @property
+    def holds_to(self) -> float | None:
+        """The longest length, in training lengths, to which 90 % are right; None where that is not so in training.
+
+        At least 1: a length just below that of training stands for it where the next one tested is beyond.
+        """
+        found = longest_at(self.by_length, HELD)
+        at = self.at_training_length
+        if found is None or at is None or at < HELD or not self.trained:
+            return None
+        return max(found / self.trained, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A variant by its behaviour: `apart`: mean absolute difference of accuracies, 0 to 1, tasks weighing the same."""
+
+    variant: str
+    apart: float
+    settings: int
+
+
+def probed_task(record: Record) -> ProbedTask:
+    """What the Record of a training says."""
+    table = table_of([record])
+    row = table.rows[0]
+    rate, whole = record.first("learning_rate"), record.first(ACCURACY.name, split="test")
+    return ProbedTask(
+        task=row.task,
+        variant=row.variant,
+        accuracies=_accuracies(table, row),
+        outcome=row.outcome,
+        reason=row.reason,
+        trained=int(row.setting.get("length") or 0),
+        steps=int(row.setting.get("steps") or 0),
+        learning_rate=rate.value if rate else float(row.setting.get("learning_rate") or 0),
+        seed=row.seed,
+        examples=int(whole.where.get("examples") or 0) if whole else 0,
+        ranked=bool(row.setting.get("ranked", True)),
+        seconds=row.seconds,
+    )
+
+
+def neighbours(tables: Sequence[ResultTable], own: Sequence[Record]) -> list[Neighbour]:
+    """Variants with Records of the same tasks and presets, at whatever learning rate, nearest first.
+
+    own: the trainings of the probed variant. Those that failed do not take part. A variant takes part that has results
+    at all settings of the others; with several seeds, by its mean.
+    """
+    wanted = [(record, probed_task(record)) for record in own if record.outcome is Outcome.OK]
+    apart: dict[str, dict[str, float]] = defaultdict(dict)
+    for record, probed in wanted:
+        mine, setting = probed.accuracies, without_rates(record.setting)
+        by_variant: dict[str, dict[int, Values]] = defaultdict(dict)
+        for table in tables:
+            for row in table.current:
+                if row.variant != probed.variant and _alike(row, probed.task, setting, record.version):
+                    by_variant[row.variant].setdefault(row.seed, _accuracies(table, row))
+        for variant, seeds in by_variant.items():
+            whole = [values for values in seeds.values() if values.keys() >= mine.keys()]
+            if whole and mine:
+                mean = {place: fmean(values[place] for values in whole) for place in mine}
+                apart[variant][probed.task] = fmean(abs(mine[place] - mean[place]) for place in mine)
+    settings = sum(len(probed.accuracies) for _, probed in wanted)
+    found = [
+        Neighbour(variant, fmean(by_task.values()), settings)
+        for variant, by_task in apart.items()
+        if len(by_task) == len(wanted)
+    ]
+    # between two that are equally near, the reference tells a reader most
+    return sorted(found, key=lambda one: (one.apart, one.variant != REFERENCE, one.variant))
+
+
+def _alike(row: ResultRow, task: str, setting: str, version: str) -> bool:
+    return (
+        (row.lane, row.task, row.outcome, row.version) == ("train", task, Outcome.OK, version)
+        and bool(row.setting)
+        and without_rates(row.setting) == setting
+    )
+
+
+def _accuracies(table: ResultTable, row: ResultRow) -> Values:
+    """Test accuracy by setting; of a task that tests one setting, under a place without axes."""
+    found = setting_values(table, row.at, ACCURACY.name)
+    whole = table.number(ACCURACY.name, row.at, split="test")
+    return found or ({(): whole.value} if whole is not None else {})

@@ -1,0 +1,263 @@
+"""The convention of modules that were not written for us, found from their signature and by trial."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attnbench.bench.wings.audit.convention import Unclear, recognise
+
+VALID = torch.ones(2, 64, dtype=torch.bool)
+VALID[0, :4], VALID[1, 20] = False, False
+
+
+def heads_last(q, k, v, mask=None):
+    q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+
+
+def keeps_nan(q, k, v, attn_mask=None):
+    """Rows without a key are NaN, as a softmax of minus infinities is."""
+    scores = q @ k.mT / 4
+    return (scores if attn_mask is None else scores.masked_fill(~attn_mask, -torch.inf)).softmax(-1) @ v
+
+
+class Layer(nn.Module):
+    """Four heads of 12 with own projections; subclasses take a mask in their own way."""
+
+    def __init__(self):
+        super().__init__()
+        self.projections, self.output = nn.Linear(48, 144), nn.Linear(48, 48)
+
+    def attend(self, x, mask, causal=False):
+        q, k, v = self.projections(x).view(*x.shape[:2], 3, 4, 12).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+
+class Additive(Layer):
+    def forward(self, hidden_states, attention_mask=None):
+        assert attention_mask is None or attention_mask.is_floating_point()
+        return self.attend(hidden_states, attention_mask), None
+
+
+class Dropping(Layer):
+    def forward(self, x, mask=None):
+        return self.attend(x, None if mask is None else ~mask[:, None, None])
+
+
+class Keeping(Layer):
+    def forward(self, x, mask=None):
+        return self.attend(x, None if mask is None else mask[:, None, None])
+
+
+class Ignoring(Layer):
+    def forward(self, x, mask=None):
+        return self.attend(x, None)
+
+
+class Blurred(Layer):
+    """Neither value of the mask keeps anything out."""
+
+    def forward(self, x, mask):
+        return self.attend(x, None) * (1.5 + mask[..., None].float())
+
+
+class Causal(Layer):
+    def forward(self, x):
+        return {"out": self.attend(x, None, True)}
+
+
+class SequenceFirst(Layer):
+    """(positions, batch, width), and nothing looks ahead."""
+
+    def forward(self, x, key_padding_mask=None):
+        keep = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
+        ahead = torch.ones(len(x), len(x), dtype=torch.bool).tril()
+        return self.attend(x.transpose(0, 1), ahead if keep is None else ahead & keep).transpose(0, 1), None
+
+
+class ChannelsFirst(Layer):
+    def forward(self, x):
+        return self.attend(x.mT, None, True).mT
+
+
+class KeywordsAlone(Layer):
+    def forward(self, *, hidden_states, attention_mask=None):
+        return self.attend(hidden_states, None if attention_mask is None else attention_mask[:, None, None])
+
+
+class AnyKeywords(Layer):
+    def forward(self, **kwargs):
+        return self.attend(kwargs["hidden_states"], None)
+
+
+class Turned(Layer):
+    """Rotary positions from a table that is passed in."""
+
+    def attend(self, x, table, causal=False):
+        q, k, v = self.projections(x).view(*x.shape[:2], 3, 4, 12).permute(2, 0, 3, 1, 4)
+        cos, sin = (each[:, None] for each in table)
+        q, k = (each * cos + torch.cat([-each[..., 6:], each[..., :6]], -1) * sin for each in (q, k))
+        return self.output(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class TablePassedIn(Turned):
+    heads = 4
+
+    def forward(self, hidden_states, position_embeddings=None):
+        return self.attend(hidden_states, position_embeddings)
+
+
+class PositionsPassedIn(Turned):
+    def forward(self, x, positions):
+        angles = positions[..., None] * 0.1 ** torch.arange(6).repeat(2)
+        return self.attend(x, (angles.cos(), angles.sin()))
+
+
+class StateFirst(Layer):
+    """A sum of the past; the state comes first, and has to be passed in."""
+
+    def forward(self, x, state):
+        past = self.projections(x)[..., :48].cumsum(1) + (0 if state is None else state[:, None])
+        return past[:, -1], past
+
+
+def by_name(*, query, key, value, is_causal=False):
+    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = nn.Embedding(50, 48), Keeping()
+
+    def forward(self, tokens, mask=None):
+        return self.layer(self.table(tokens), mask)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "plain", "padded", "causal"),
+    [
+        (F.scaled_dot_product_attention, "qkv", "m(q, k, v)", "m(q, k, v, attn_mask=valid[:, None, None])",
+         "m(q, k, v, is_causal=True)"),
+        (heads_last, "qkv", "m(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)",
+         "m(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask=valid[:, None, None]).transpose(1, 2)",
+         "m(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask=seen).transpose(1, 2)"),
+        (keeps_nan, "qkv", "m(q, k, v)", "m(q, k, v, attn_mask=valid[:, None, None])", "m(q, k, v, attn_mask=seen)"),
+        (Additive(), "layer", "m(x)[0]", "m(x, attention_mask=bias)[0]", "m(x, attention_mask=bias)[0]"),
+        (Dropping(), "layer", "m(x)", "m(x, mask=~valid)", ""),
+        (Keeping(), "layer", "m(x)", "m(x, mask=valid)", ""),
+        (Causal(), "layer", "m(x)['out']", "", ""),
+        (SequenceFirst(), "layer", "m(x.transpose(0, 1))[0].transpose(0, 1)",
+         "m(x.transpose(0, 1), key_padding_mask=~valid)[0].transpose(0, 1)", ""),
+        (ChannelsFirst(), "layer", "m(x.mT).mT", "", ""),
+        (KeywordsAlone(), "layer", "m(hidden_states=x)", "m(hidden_states=x, attention_mask=valid)", ""),
+        (AnyKeywords(), "layer", "m(hidden_states=x)", "", ""),
+        (by_name, "qkv", "m(query=q, key=k, value=v)", "", "m(query=q, key=k, value=v, is_causal=True)"),
+        (TablePassedIn(), "layer", "m(x, position_embeddings=rotary(12))", "", ""),
+        (PositionsPassedIn(), "layer", "m(x, positions=positions)", "", ""),
+        (StateFirst(), "layer", "m(x, state=None)[1]", "", ""),
+        (nn.GRU(32, 32), "layer", "m(x.transpose(0, 1))[0].transpose(0, 1)", "", ""),
+        pytest.param(torch.compile(Keeping(), backend="eager"), "layer", "m(x)", "m(x, mask=valid)", "",
+                     marks=pytest.mark.slow),
+        (Model(), "model", "m(ids)", "m(ids, mask=valid)", ""),
+        (nn.MultiheadAttention(32, 4, batch_first=True), "layer", "m(x, x, x)[0]",
+         "m(x, x, x, key_padding_mask=~valid)[0]", "m(x, x, x, attn_mask=~seen)[0]"),
+    ],
+)  # fmt: skip
+def test_calls_are_found(target, kind, plain, padded, causal):
+    found = recognise(target).convention
+    assert (found.kind, found.plain, found.padded, found.causal) == (kind, plain, padded, causal)
+
+
+def test_positions_first_is_found_by_what_spreads():
+    found = recognise(nn.MultiheadAttention(32, 4))
+    assert found.convention.plain == "m(x.transpose(0, 1), x.transpose(0, 1), x.transpose(0, 1))[0].transpose(0, 1)"
+    x = torch.randn(2, 64, 32)
+    late = x + (torch.arange(64) == 40)[None, :, None]
+    moved = (found((late,)) - found((x,))).abs().amax((0, 2))
+    assert moved.min() > 0
+
+
+@pytest.mark.parametrize("target", [Keeping(), Dropping(), Additive(), nn.MultiheadAttention(48, 4, batch_first=True)])
+def test_the_uniform_call_masks_as_attention_by_hand(target):
+    subject, x = recognise(target), torch.randn(2, 64, 48)
+    short = subject((x[:1, 4:],))
+    assert torch.allclose(subject((x,), VALID)[0, 4:], short[0], atol=1e-5)
+
+
+def test_padding_and_causality_at_once_where_one_argument_holds_both():
+    subject = recognise(F.scaled_dot_product_attention)
+    q, k, v = subject.draw()
+    ours = subject((q, k, v), VALID, causal=True)
+    pairs = VALID[:, None, None] & torch.ones(64, 64, dtype=torch.bool).tril()
+    scores = (q.double() @ k.double().mT / 4).masked_fill(~pairs, -torch.inf).softmax(-1)
+    rows = pairs.any(-1, keepdim=True).expand_as(ours[..., :1])[..., 0]
+    assert torch.allclose(ours[rows].double(), (scores @ v.double())[rows], atol=1e-5)
+
+
+def test_a_mask_that_moves_nothing_is_said():
+    found = recognise(Ignoring()).convention
+    assert found.mask_ignored and found.padded == "m(x, mask=valid)"
+
+
+def test_an_unclear_mask_is_a_question_with_choices():
+    with pytest.raises(Unclear, match=r"what does mask mean.*'m\(x, mask=valid\)' or 'm\(x, mask=~valid\)'"):
+        recognise(Blurred())
+    with pytest.raises(Unclear, match="how is it called"):
+        recognise(lambda a, b: a)
+    with pytest.raises(Unclear, match=r"^m\(x, mask=vald\) on .* raised NameError: name 'vald' .*\. A call may name m"):
+        recognise(Blurred(), call="m(x, mask=vald)")
+
+
+@pytest.mark.parametrize("call", ["m(x, mask=valid)", lambda m, x, valid: m(x, mask=valid)])
+def test_a_given_call_replaces_the_search(call):
+    subject, x = recognise(Blurred(), call=call), torch.randn(2, 64, 48)
+    assert subject.convention.kind == "layer"
+    assert torch.equal(subject((x,), VALID), subject.module(x, VALID))
+
+
+def test_a_table_of_rotary_positions_is_that_of_the_positions():
+    module, x = TablePassedIn(), torch.randn(2, 9, 48)
+    angles = torch.arange(9)[:, None] * 10000.0 ** -(torch.arange(0, 12, 2) / 12).repeat(2)
+    assert torch.allclose(recognise(module)((x,)), module(x, (angles.cos()[None], angles.sin()[None])), atol=1e-6)
+
+
+def test_what_no_trial_gives_is_asked_for_by_name():
+    class Needs(Layer):
+        def forward(self, x, memory):
+            return self.attend(x + memory, None)
+
+    with pytest.raises(Unclear, match=r"called.* raised TypeError: .*`--call`, such as 'm\(x, memory=…\)'"):
+        recognise(Needs())
+    assert recognise(Needs(), call="m(x, memory=1.0)").convention.plain == "m(x, memory=1.0)"
+
+
+def test_a_module_that_raises_errors_of_its_own_is_tried_further():
+    class OwnError(Exception):
+        pass
+
+    class Strict(Layer):
+        def forward(self, x, mask=None):
+            if mask is not None and mask.dtype != torch.long:
+                raise OwnError
+            return self.attend(x, None if mask is None else mask[:, None, None].bool())
+
+    assert recognise(Strict()).convention.padded == "m(x, mask=valid.long())"
+
+
+def test_a_layer_of_transformers_is_causal_by_the_mask_of_its_model():
+    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaConfig
+
+    config = LlamaConfig(hidden_size=64, num_attention_heads=4, num_key_value_heads=2)
+    found = recognise(LlamaAttention(config, layer_idx=0)).convention
+    call = "m(x, position_embeddings=rotary(16), attention_mask=bias)[0]"
+    assert (found.plain, found.causal, found.padded_causal) == (call.replace(", attention_mask=bias", ""), call, call)
+
+
+def test_training_mode_is_as_before():
+    module = Keeping()
+    module.projections.eval()
+    recognise(module)
+    assert module.training and not module.projections.training

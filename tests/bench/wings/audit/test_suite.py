@@ -1,0 +1,399 @@
+"""Planted faults in layers, right layers beside them, and the printed program that shows the same number."""
+
+import contextlib
+import io
+import re
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.wings.audit.experiment import assigned
+from attnbench.bench.wings.audit.future import distances
+from attnbench.bench.wings.audit.suite import audit_module
+
+
+class Layer(nn.Module):
+    """Causal attention of four heads with rotary positions, a padding mask and a cache; subclasses get it wrong."""
+
+    causal = True
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.projections, self.output = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x, mask=None, cache=None):
+        before = 0 if cache is None else cache[0].shape[2]
+        q, k, v = self.projections(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        q, k = self.turned(q, before), self.turned(k, before)
+        if cache is not None:
+            k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
+        pairs = torch.ones(k.shape[2], k.shape[2], dtype=torch.bool, device=x.device).tril()[-x.shape[1] :]
+        if mask is not None:
+            pairs = pairs & mask[:, None, None]
+        mixed = self.mixed(q, k, v, pairs)
+        return self.output(mixed.transpose(1, 2).flatten(2)), (k, v)
+
+    def turned(self, x, before):
+        angle = torch.arange(before, before + x.shape[2])[:, None] * 0.1 ** torch.arange(4)
+        one, two = x.chunk(2, -1)
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        return torch.cat([one * cos - two * sin, one * sin + two * cos], -1)
+
+    def mixed(self, q, k, v, pairs):
+        return F.scaled_dot_product_attention(q, k, v, pairs)
+
+
+class BlockMean(Layer):
+    def mixed(self, q, k, v, pairs):
+        k = k.unflatten(2, (-1, 8)).mean(3, keepdim=True).expand(-1, -1, -1, 8, -1).flatten(2, 3)
+        return super().mixed(q, k, v, pairs)
+
+
+class OneAhead(Layer):
+    def mixed(self, q, k, v, pairs):
+        return super().mixed(q, k, v, torch.ones_like(pairs).tril(1))
+
+
+class Fourier(Layer):
+    def mixed(self, q, k, v, pairs):
+        return super().mixed(q, k, v, pairs) + torch.fft.fft(v, dim=2).real
+
+
+class InTraining(Layer):
+    def mixed(self, q, k, v, pairs):
+        return super().mixed(q, k, v, None if self.training else pairs)
+
+
+class MaskForCausality(Layer):
+    def mixed(self, q, k, v, pairs):
+        return super().mixed(q, k, v, pairs[..., -1:, :] if pairs.ndim == 4 else pairs)
+
+
+class BehindZeroGate(Layer):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def mixed(self, q, k, v, pairs):
+        return super().mixed(q, k, v, pairs) + self.gate * v.mean(2, keepdim=True)
+
+
+class Normaliser(Layer):
+    """Padding stays in the denominator: its content moves nothing else."""
+
+    def mixed(self, q, k, v, pairs):
+        weights = (q @ k.mT).exp()
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        return (weights * pairs) @ v / (weights * seen).sum(-1, keepdim=True)
+
+
+class SkipsBatchOfOne(Layer):
+    def mixed(self, q, k, v, pairs):
+        return super().mixed(
+            q, k, v, pairs[0, 0, -1:].new_ones(q.shape[2], k.shape[2]).tril() if len(q) == 1 else pairs
+        )
+
+
+class BatchMean(Layer):
+    def mixed(self, q, k, v, pairs):
+        return super().mixed(q, k, v, pairs) + v.mean(0, keepdim=True)
+
+
+class NoisyEvaluation(Layer):
+    def mixed(self, q, k, v, pairs):
+        return F.dropout(super().mixed(q, k, v, pairs), 0.1, training=True)
+
+
+class FromZero(Layer):
+    """Positions in the cache are forgotten."""
+
+    def turned(self, x, before):
+        return super().turned(x, 0)
+
+
+class Detached(Layer):
+    def mixed(self, q, k, v, pairs):
+        return super().mixed(q.detach(), k, v, pairs)
+
+
+class NaNGradients(Layer):
+    def mixed(self, q, k, v, pairs):
+        return (q @ k.mT + torch.zeros(pairs.shape).masked_fill(~pairs, -torch.inf)).softmax(-1) @ v
+
+
+class Overflowing(Layer):
+    def mixed(self, q, k, v, pairs):
+        return (q @ k.mT).masked_fill(~pairs, -1e9).softmax(-1) @ v if q.dtype == torch.float32 else q * torch.inf
+
+
+class Documents(Layer):
+    """Rows may hold several texts; their boundaries are exact."""
+
+    boundary = 0
+
+    def forward(self, x, mask=None, document_ids=None):
+        q, k, v = self.projections(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        q, k = self.turned(q, 0), self.turned(k, 0)
+        pairs = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        if mask is not None:
+            pairs = pairs & mask[:, None, None]
+        if document_ids is not None:
+            of_keys = document_ids.roll(self.boundary, 1)
+            pairs = pairs & (document_ids[:, None, :, None] == of_keys[:, None, None])
+        return self.output(self.mixed(q, k, v, pairs).transpose(1, 2).flatten(2))
+
+
+class DocumentsOffByOne(Documents):
+    """The last token of a text counts among those of the next."""
+
+    boundary = -1
+
+
+class AbsoluteInRows(Documents):
+    """Positions count through all texts of a row."""
+
+    def turned(self, x, before):
+        return x + torch.arange(x.shape[2])[:, None] * 0.05
+
+
+class Lengths(Documents):
+    """Boundaries as numbers of tokens before each text."""
+
+    def forward(self, x, mask=None, cu_seqlens=None):
+        texts = None if cu_seqlens is None else torch.bucketize(torch.arange(x.shape[1]), cu_seqlens, right=True)[None]
+        return super().forward(x, mask, texts)
+
+
+class PositionsAlone(Documents):
+    def forward(self, x, mask=None, position_ids=None):
+        return super().forward(x, mask)
+
+
+class Windowed(Layer):
+    """Causal attention in a window of eight tokens, the own one among them."""
+
+    sliding_window = 8
+
+    def mixed(self, q, k, v, pairs):
+        return super().mixed(q, k, v, pairs & torch.ones_like(pairs).triu(1 - self.sliding_window))
+
+
+class IgnoredWindow(Layer):
+    sliding_window = 8
+
+
+class WindowThatGrows(Windowed):
+    """The argument that is named like the window asks for another one, and refuses."""
+
+    def forward(self, x, mask=None, cache=None, window_size=None):
+        assert window_size is None
+        return super().forward(x, mask, cache)
+
+
+def windowed_function(q, k, v, is_causal=False, window_size=(-1, -1)):
+    """As flash attention takes a window: tokens to the left and to the right."""
+    pairs = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+    pairs = pairs.tril() if is_causal else pairs
+    return F.scaled_dot_product_attention(q, k, v, pairs.triu(-window_size[0]) if window_size[0] >= 0 else pairs)
+
+
+def ignoring_function(q, k, v, is_causal=False, window_size=(-1, -1)):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+
+def report_of(kind, **options):
+    return audit_module(kind(), kind.__name__, compile="", **options)
+
+
+FAULTS = [
+    (BlockMean, "future", r"leak at distance 1 to 7 \(block of 8\?\)"),
+    (OneAhead, "future", r"leak at distance 1 \(off by one\?\)"),
+    (Fourier, "future", r"leak at distance 1 to 63 \(no mask, a mean or an FFT over all\?\)"),
+    (InTraining, "future", "leak in training alone"),
+    (BehindZeroGate, "future", "leak at distance 1 to 63"),
+    (MaskForCausality, "mask and future", "with a mask later content moves"),
+    (Normaliser, "padding", "padded content moves tokens"),
+    (SkipsBatchOfOne, "padding", "left in a batch of one"),
+    (BatchMean, "batch", "another sequence moves this one"),
+    (NoisyEvaluation, "evaluation", "random draws in evaluation move"),
+    (FromZero, "decoding", "token by token differs"),
+    (FromZero, "pieces", "prefill in pieces differs"),
+    (Detached, "gradients", "not the derivative"),
+    (NaNGradients, "empty rows", "gradients are NaN"),
+    (Overflowing, "half precision", "bfloat16 gives NaN or infinity"),
+    (DocumentsOffByOne, "packed rows", "through document_ids one text moves another in its row"),
+    (AbsoluteInRows, "packed rows", "through document_ids a text behind another differs from itself alone"),
+    (IgnoredWindow, "window", "of 8 reaches 63 back: it is ignored"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "text"), FAULTS, ids=lambda each: getattr(each, "__name__", None))
+def test_a_planted_fault_is_found_and_its_program_shows_it(kind, name, text):
+    report = report_of(kind)
+    found = {each.name: each for each in report.failures}
+    assert name in found, str(report)
+    assert re.search(text, found[name].text), found[name].text
+    assert printed(report, name, kind) == pytest.approx(found[name].size, rel=1e-3, nan_ok=True)
+
+
+def printed(report, name, kind):
+    """What the program of a failure prints, as the finding has it."""
+    lines = [line for line in report.reproduction(name) if not line.startswith("m = ...")]
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec("\n".join(lines), {"m": kind().eval()})
+    said = output.getvalue().strip().replace(", grad_fn=<DivBackward0>", "")
+    if name in ("gradients", "empty rows"):
+        # these print the two sides, or that numbers are finite
+        assert "False" in said or "tensor" in said
+        return next(each.size for each in report.failures if each.name == name)
+    return float(said.removeprefix("tensor(").removesuffix(")").split(",")[0])
+
+
+def test_a_right_layer_with_rotary_positions_passes_everywhere():
+    report = audit_module(Layer(), "Layer")
+    verdicts = {each.name: each.verdict for each in report.findings}
+    assert report, str(report)
+    passed = {"future", "padding", "amount of padding", "mask and future", "batch", "empty rows", "gradients",
+              "evaluation", "half precision", "decoding", "pieces", "compile"}  # fmt: skip
+    assert passed <= {name for name, verdict in verdicts.items() if verdict == "ok"}, str(report)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "verdict", "text"),
+    [
+        (Documents(), "packed rows", "ok", ""),
+        (Lengths(), "packed rows", "ok", ""),
+        (PositionsAlone(), "packed rows", "note", "position_ids alone do not keep texts apart"),
+        (Layer(), "packed rows", "n.a.", "no argument for them"),
+        (Windowed(), "window", "note", "of 8 reaches 7 back"),
+        (WindowThatGrows(), "window", "note", "of 8 reaches 7 back"),
+        (windowed_function, "window", "note", "of 8 reaches 8 back"),
+        (ignoring_function, "window", "fails", "of 8 reaches 63 back: it is ignored"),
+        (Layer(), "window", "n.a.", ""),
+    ],
+)
+def test_packed_rows_and_windows_are_judged_where_there_is_an_argument(target, name, verdict, text):
+    found = {each.name: each for each in audit_module(target, compile="").findings}[name]
+    assert (found.verdict, found.text) == (verdict, text)
+
+
+def test_packed_rows_of_a_model_are_judged_by_its_positions():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_positions=64, n_embd=16, n_layer=2, n_head=2))
+    found = {each.name: each for each in audit_module(model, compile="").findings}["packed rows"]
+    assert (found.verdict, found.text) == ("ok", "")
+
+
+def test_a_finding_by_design_is_named_and_fails_nothing():
+    failing = [each.name for each in report_of(OneAhead).failures]
+    report = report_of(OneAhead, by_design=failing)
+    assert report and not report.failures
+    assert "future: by design, leak at distance 1 (off by one?)" in str(report)
+    assert [each.name for each in report_of(OneAhead, by_design=["future"]).failures] == failing[1:]
+    with pytest.raises(SelectionError, match=r"expected by design some of future, padding, .*; got 'past'"):
+        report_of(OneAhead, by_design=["past"])
+
+
+def test_what_sees_one_position_ahead_and_claims_nothing_is_asked_about():
+    layer = OneAhead()
+    layer.causal = None  # it says nothing
+    asked = audit_module(layer, compile="")
+    (found,) = [each for each in asked.findings if each.name == "future"]
+    assert found.verdict == "question" and "--no-causal accepts it" in found.text and not asked
+    accepted = audit_module(layer, causal=False, compile="")
+    assert "future: by design, sees 1 position ahead" in str(accepted)
+
+
+def test_what_looks_both_ways_by_design_is_said_and_fails_nothing():
+    layer = nn.Sequential(nn.Linear(32, 32), nn.Unflatten(1, (8, 8)), nn.Conv2d(8, 8, 1), nn.Flatten(1, 2))
+    report = audit_module(layer, compile="")
+    assert report and "looks both ways" in str(report)
+    assert not audit_module(layer, causal=True, compile="")
+
+
+def test_the_module_of_the_caller_is_left_as_it_is():
+    module = BehindZeroGate()
+    module(torch.randn(1, 4, 32))
+    audit_module(module, compile="")
+    assert module.training and float(module.gate.detach()) == 0 and module.gate.grad is None
+
+
+def test_an_unclear_mask_is_asked_and_all_else_is_tested():
+    report = report_of(Fourier)
+    asked = [each for each in report.findings if each.verdict == "question"]
+    assert [each.name for each in asked] == ["padding"] and "what does mask mean" in asked[0].text
+    assert "future" in [each.name for each in report.failures]
+
+
+def test_a_question_is_no_verdict():
+    report = audit_module(lambda a, b: a, "odd")
+    assert not report and not report.failures and "how is it called" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("moved", "words"),
+    [
+        (torch.ones(16, 16).tril(1), ("distance 1", "off by one")),
+        (torch.block_diag(*[torch.ones(4, 4)] * 4), ("distance 1 to 3", "block of 4")),
+        (torch.ones(16, 16), ("distance 1 to 15", "no mask, a mean or an FFT over all")),
+        (torch.ones(16, 16).tril(3), ("distance 1 to 3", "window of 3 to both sides")),
+        (torch.ones(16, 16).tril(), ("several positions at once only", "")),
+    ],
+)
+def test_the_pattern_of_distances_names_the_cause(moved, words):
+    assert distances(moved.bool()) == words
+
+
+def test_a_mask_is_written_as_a_line_that_makes_it_again():
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(20):
+        values = torch.rand(3, 12, generator=generator) > 0.4
+        names = {"torch": torch}
+        exec("\n".join(assigned("values", values)), names)
+        assert torch.equal(names["values"], values)
+
+
+class MyOwn:
+    """A file as a stranger has it."""
+
+    TEXT = "from torch import nn\nclass Mine(nn.Linear):\n    def __init__(self, dim): super().__init__(dim, dim)\n"
+
+
+@pytest.mark.slow
+def test_the_command_audits_a_file_in_a_child(tmp_path, monkeypatch, capsys):
+    from attnbench.bench.cli import main
+
+    (tmp_path / "mine.py").write_text(MyOwn.TEXT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["attnbench", "audit", "mine.py:Mine[dim=24]", "--compile", "none"])
+    assert main() == 0
+    said = capsys.readouterr().out
+    assert "a layer (B, N, 24)" in said and said.endswith("\nnothing fails\n")
+    monkeypatch.setattr("sys.argv", ["attnbench", "audit", "mine.py:Missing"])
+    assert main() == 2
+    assert "mine.py defines no 'Missing'; it has Mine" in capsys.readouterr().err
+    flipped = ["attnbench", "audit", "mine.py:Mine", "--call", "m(x).flip(1)", "--causal"]
+    monkeypatch.setattr("sys.argv", flipped)
+    assert main() == 1
+    assert "\nfails: future, gradients" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", [*flipped, "--json"])
+    assert main() == 1
+    assert '"verdict": "fails"' in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--by-design", "future,gradients"])
+    assert main() == 0
+    assert '"verdict": "by design"' in capsys.readouterr().out
+    assert "mine" not in __import__("sys").modules
+
+
+def test_the_fixture_fails_a_test_with_the_findings(audit):
+    assert audit(Layer(), compile="")
+    with pytest.raises(pytest.fail.Exception, match=r"leak at distance 1 to 7 \(block of 8\?\)"):
+        audit(BlockMean(), compile="")

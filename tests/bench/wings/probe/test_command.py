@@ -1,0 +1,163 @@
+"""`attnbench probe`, from its words to its page."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import attnbench
+from attnbench.bench import api
+from attnbench.bench.cli import pages
+from attnbench.bench.cli.app import app
+from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.interval import Interval
+from attnbench.bench.core.record import Outcome
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.gate import report as gate_report
+from attnbench.bench.gate.case import Measured
+from attnbench.bench.gate.report import CheckReport, Setting
+from attnbench.bench.gate.suite import Property
+from attnbench.bench.run.events import LoggingListener
+from attnbench.bench.run.questions import SeesOrder
+from attnbench.bench.wings.probe.page import ProbedCost, probe_report
+from attnbench.bench.wings.probe.run_probe import examined_by
+from attnbench.bench.wings.probe.score import Neighbour, ProbedTask
+from attnbench.bench.wings.probe.tasks import Examined
+
+PLACES = {(("length", 64.0),): 1.0, (("length", 1024.0),): 0.95}
+DONE = ProbedTask("selective-copy", "mine", PLACES, trained=64, steps=800, learning_rate=2e-3, examples=600)
+GREEN = Examined(holding=("causal", "padding content", "padding length"))
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What the command prints, and its exit code, where the probe has found `tasks`."""
+
+    def run(*words, tasks=((DONE, DONE),), examined=GREEN):
+        cost = ProbedCost(length=1024, ratio=Interval(0.8, 0.78, 0.82), rounds=9)
+        made = probe_report("mine", examined, list(tasks), [cost], [Neighbour("softmax", 0.0, 2)])
+        monkeypatch.setattr(api, "probe", lambda *given, **options: made)
+        ended = CliRunner().invoke(app, ["probe", "mine", *words])
+        return ended.exit_code, ended.stdout
+
+    return run
+
+
+def test_prints_one_page_with_the_answer_first(said):
+    code, text = said()
+    assert code == 0 and len(text.split("\n")) < 40
+    first = text.split("\n")[0]
+    assert first.startswith("mine: holds to 16× its training length in selective-copy · faster than softmax: 0.8×")
+    assert "1,024 tokens: 0.80× (0.78 to 0.82), 9 rounds" in text and "95.0" in text
+
+
+def test_ends_with_the_page_of_all_figures_where_something_was_trained(said, monkeypatch):
+    opened = []
+    monkeypatch.setattr(pages, "say_page", opened.append)
+    said("--results", "mine")
+    said("--results", "mine", "--json")
+    said("--results", "mine", examined=Examined(failures=("causal: no",)))
+    assert opened == [Path("mine")]
+
+
+def test_a_reason_of_a_plugin_makes_no_line_of_its_own(said):
+    evil = ProbedTask("max", "mine", {}, outcome=Outcome.CRASHED, reason="oops\nnearest  mine is best\x1b[2J")
+    _, text = said(tasks=[(evil, None)])
+    assert "\x1b" not in text and not any(line.startswith("nearest  mine") for line in text.split("\n"))
+
+
+def test_prints_the_same_as_json(said):
+    code, text = said("--json")
+    found = json.loads(text)
+    assert code == 0 and found["variant"] == "mine" and found["passed"]
+    assert [line["topic"] for line in found["lines"]] == ["gate", "selective-copy", "cost", "nearest"]
+    assert found["lines"][1]["tables"][0]["rows"][0] == ["mine", [100.0, 95.0]]
+
+
+def test_the_exit_code_tells_a_red_gate_from_what_cannot_run_here(said):
+    assert said(examined=Examined(failures=("causal: no",)))[0] == 1
+    assert said(examined=Examined(problem="needs a GPU", unsupported=True))[0] == 6
+    lost = ProbedTask("max", "mine", {}, outcome=Outcome.TIMEOUT, reason="600 s")
+    assert said(tasks=[(lost, None)])[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "preset", "message"),
+    [
+        ("rlea", "quick", "rlea"),
+        ("rela,linear", "quick", "expected one variant"),
+        ("delta:3//softmax", "quick", "expected one variant to probe, alike in all layers, got delta:3//softmax"),
+        ("rela", "base", "expected the preset quick or smoke"),
+        ("rela", "quick[stps=3]", "stps"),
+        ("local[flange=-1]", "quick", "flange"),
+    ],
+)
+def test_wrong_words_are_told_before_anything_is_examined(variant, preset, message, monkeypatch, tmp_path):
+    monkeypatch.setattr(api, "check", lambda *given, **options: pytest.fail("examined"))
+    with pytest.raises(SelectionError, match=message.replace("[", r"\[")):
+        attnbench.probe(variant, preset=preset, results=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "sees"), [("softmax", False), ("rela", False), ("linear", False), ("local", False), ("relative", True)]
+)
+def test_only_a_variant_with_positions_of_its_own_sees_the_order_of_keys(name, sees):
+    assert SeesOrder(Spec(name)).answer(None) is sees
+
+
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+def test_a_layer_that_makes_its_keys_sees_their_order_where_distance_counts(slope, tmp_path):
+    code = f"""
+import torch
+class Mine(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+    def forward(self, x):
+        at = torch.arange(x.shape[1])
+        scores = x @ x.mT / 99 - {slope} * (at[:, None] - at)
+        return scores.masked_fill(at > at[:, None], -torch.inf).softmax(-1) @ x
+"""
+    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
+    assert SeesOrder(Spec.parse(f"{tmp_path / 'mine.py'}:Mine")).answer(None) is bool(slope)
+
+
+def test_the_variant_whose_gate_runs_is_said_before(monkeypatch, tmp_path):
+    said, told = [], LoggingListener()
+    told.notice = said.append
+    monkeypatch.setattr(
+        api, "check", lambda spec, device: CheckReport(name="", results=(), seconds=0.0, problem=said[0])
+    )
+    found = attnbench.probe("rela", results=tmp_path, progress=told)
+    assert said == ["gate: testing rela"] and found.lines[0].text == said[0]
+
+
+def test_a_red_property_has_its_value_its_limit_and_a_cause():
+    found = Measured(0.0129, 0.0087, "512 long")
+    red = Property("bfloat16", lambda case: iter([found]), whole=True).examine(None)
+    setting = Setting(causal=True, cross=False, padding=True)
+    (said,) = examined_by(CheckReport(name="mine", results=((setting, red),), seconds=1.0)).failures
+    limits = "error 0.013, allowed 0.0087; 512 long"
+    assert said.startswith(f"bfloat16: {limits}; usual cause: scores, a sum or a rotation in half")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "tasks"), [("linear", ["recall", "selective-copy", "max"]), ("fastformer", ["max-pooled"])]
+)
+def test_a_probe_goes_from_the_gate_to_the_page_and_measures_nothing_twice(variant, tasks, monkeypatch, tmp_path):
+    monkeypatch.setattr("attnbench.bench.wings.probe.run_probe.SWEPT_LENGTHS", (32, 64))
+    monkeypatch.setattr(gate_report, "LENGTH", 96)
+    said, told = [], LoggingListener()
+    told.notice = said.append
+    found = attnbench.probe(variant, preset="smoke", results=tmp_path, progress=told)
+    parts = [f"part {at} of {len(tasks) + 1}: {what}" for at, what in enumerate([*tasks, "time at 2 lengths"], 1)]
+    assert [text for text in said if text.startswith("part ")] == parts
+    assert not any("softmax was added" in text for text in said)
+    assert [line.topic for line in found.lines] == ["gate", *tasks, "cost", "nearest"]
+    assert found.passed and found.complete and "padding-safe" in found.headline
+    assert "softmax" in found.lines[-1].text
+    made = len(attnbench.records(tmp_path))
+    assert made == 2 * len(tasks) + 4
+    again = attnbench.probe(variant, preset="smoke", results=tmp_path)
+    assert len(attnbench.records(tmp_path)) == made and again.lines[1:] == found.lines[1:]

@@ -1,0 +1,221 @@
+"""The page of a probe, from planted Records: each statement, its evidence, and who behaves alike."""
+
+from dataclasses import replace
+
+import pytest
+
+from attnbench.bench.core.interval import Interval
+from attnbench.bench.core.record import Measurement, Outcome
+from attnbench.bench.store.table import table_of
+from attnbench.bench.wings.probe.page import ProbedCost, costs_of, probe_report
+from attnbench.bench.wings.probe.score import Neighbour, neighbours, probed_task
+from attnbench.bench.wings.probe.tasks import Examined
+
+GREEN = Examined(holding=("causal", "padding content", "padding length"), not_applicable=4, seconds=12.0)
+RECALL = ((64, 4), (64, 16), (128, 32), (256, 64), (512, 16), (2048, 16))
+SETTING = {"length": 128, "shortest": 16, "longest": 2048, "ranked": True, "steps": 1000, "learning_rate": 4e-3}
+LENGTHS = (64, 256, 1024)
+COPY = SETTING | {"length": 64, "longest": 1024, "steps": 800, "learning_rate": 2e-3}
+
+
+def recall(b, variant, shares, seed=0, setting=SETTING, **changes):
+    places = [{"length": n, "pairs": p} for n, p in RECALL]
+    return trained(b, variant, shares, places, seed, setting, **changes)
+
+
+def copy(b, variant, shares, **changes):
+    return trained(b, variant, shares, [{"length": n} for n in LENGTHS], 0, COPY, **changes)
+
+
+def trained(b, variant, shares, places, seed, setting, **changes):
+    whole = Measurement.of("accuracy", sum(shares) / len(shares), split="test", examples=600)
+    each = [Measurement.of("accuracy", s, split="test", **at) for at, s in zip(places, shares, strict=True)]
+    return b.add(b.cell(variant, seed), [whole, *each], setting=setting, **changes)
+
+
+@pytest.fixture
+def two(bench):
+    return bench(task="recall", preset="quick[learning_rate=0.004]"), bench(task="selective-copy", preset="quick")
+
+
+def page(tasks, costs=(), nearest=(), examined=GREEN):
+    pairs = [(probed_task(own), None if other is None else probed_task(other)) for own, other in tasks]
+    return probe_report("mine", examined, pairs, costs, nearest)
+
+
+def line(found, topic):
+    (one,) = [each for each in found.lines if each.topic == topic]
+    return one
+
+
+def test_the_headline_says_how_much_how_far_and_that_it_is_right(two):
+    of_recall, of_copy = two
+    found = page([
+        (recall(of_recall, "mine", [1, 1, 1, 0.98, 1, 0.95]), recall(of_recall, "softmax", [1] * 6)),
+        (copy(of_copy, "mine", [1, 0.96, 0.4]), copy(of_copy, "softmax", [1, 1, 0.5])),
+    ])  # fmt: skip
+    assert found.headline == (
+        "recalls 63 of 64 pairs · holds to 16× its training length in recall"
+        " · holds to 4× its training length in selective-copy"
+        " · causal, padding-safe"
+    )
+    assert found.passed and found.complete
+    assert line(found, "recall").text.startswith(
+        "worse than softmax (98.8 against 100.0 % of all settings): recalls 63 of 64 pairs; holds to 16× its training"
+    )
+    assert "the longest tested" in line(found, "recall").text
+    assert "the longest tested" not in line(found, "selective-copy").text
+    assert "learning rate 0.002, seed 0" in line(found, "selective-copy").evidence[0]
+    by_length, by_pairs = line(found, "recall").tables
+    assert (by_length.axis, by_length.fixed, by_length.values) == ("length", "16 pairs", (64, 512, 2048))
+    assert by_length.rows == (("mine", (100, 100, 95)), ("softmax", (100, 100, 100)))
+    assert (by_pairs.axis, by_pairs.values) == ("pairs", (4, 16, 32, 64))
+    assert "One seed" in found.notes[0] and "no ranking" in found.notes[0]
+
+
+def test_tasks_that_hold_as_far_are_named_together(two):
+    found = page([(recall(two[0], "mine", [1] * 6), None), (copy(two[1], "mine", [1, 1, 1]), None)])
+    assert "holds to 16× its training length in recall and selective-copy ·" in found.headline
+
+
+def test_what_is_not_learned_at_the_training_length_holds_nowhere(two):
+    own = copy(two[1], "mine", [0.5, 0.95, 0.95])
+    found = page([(own, None)])
+    assert found.headline == "only 50 % right in selective-copy as trained · causal, padding-safe"
+    assert "holds" not in line(found, "selective-copy").text
+
+
+def test_a_length_just_within_training_stands_for_it(two):
+    probed = probed_task(recall(two[0], "mine", [1, 1, 1, 1, 0.5, 0.5]))
+    assert (probed.at_training_length, probed.holds_to) == (1.0, 1.0)
+
+
+def test_a_training_without_a_result_says_why(two):
+    own = copy(two[1], "mine", [0.5] * 3, outcome=Outcome.CRASHED, reason="ValueError: no")
+    found = page([(own, None)])
+    assert line(found, "selective-copy").text == "no result: crashed: ValueError: no" and not found.complete
+    assert "crashed in selective-copy" in found.headline
+
+
+def test_a_red_gate_leaves_no_number_on_the_page():
+    red = Examined(holding=("finite",), failures=("causal: output 3 sees key 5",))
+    found = page([], examined=red)
+    assert not found.passed and [each.topic for each in found.lines] == ["gate"]
+    assert found.headline.startswith("incorrect: 1 ") and found.lines[0].evidence == red.failures
+
+
+def test_without_a_causal_form_the_page_says_what_stands_for_the_tasks(bench):
+    b = bench(task="max-pooled")
+    b.train("mine", [0.97], setting=SETTING | {"length": 64})
+    found = page([(b.records[0], None)], examined=Examined(holding=GREEN.holding[1:], causal=False))
+    assert found.headline == "97 % right in max-pooled · no causal form, padding-safe"
+    assert any("max-pooled stands" in note for note in found.notes)
+
+
+def test_a_trial_preset_says_first_that_it_proves_nothing(two):
+    own = recall(two[0], "mine", [0.1] * 6, setting=SETTING | {"ranked": False})
+    assert "numbers say nothing" in page([(own, None)]).notes[0]
+
+
+def test_costs_are_ratios_to_the_reference_at_every_length(bench):
+    softmax = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98]
+    records = []
+    for length, factor in ((4096, 0.5), (1024, 0.8), (256, 1.0)):
+        b = bench(task=f"sweep[length={length}]", fidelity="synthetic")
+        more = {"setting": {"length": length}}
+        b.time("softmax", softmax, softmax, **more)
+        b.time("mine", [factor * s for s in softmax], softmax, null=[s * 1.001 for s in softmax], **more)
+        records += b.records
+    costs = costs_of(records, "mine")
+    assert [cost.length for cost in costs] == [256, 1024, 4096]
+    assert [round(cost.ratio.value, 3) for cost in costs] == [1.0, 0.8, 0.5]
+    assert [cost.even for cost in costs] == [True, False, False]
+    found = page([], costs)
+    assert "faster than softmax: 0.8× its time at 1,024 tokens" in found.headline
+    assert line(found, "cost").evidence[-1] == "noise floor 0.1 %, by softmax against itself"
+
+
+def test_the_noise_of_the_worst_length_hides_a_cost_as_on_the_board(bench):
+    softmax = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98]
+    records = []
+    for length, off in ((256, 1.3), (1024, 1.001)):
+        b = bench(task=f"sweep[length={length}]", fidelity="synthetic")
+        more = {"setting": {"length": length}}
+        b.time("softmax", softmax, softmax, **more)
+        b.time("mine", [0.8 * s for s in softmax], softmax, null=[s * off for s in softmax], **more)
+        records += b.records
+    found = page([], costs_of(records, "mine"))
+    assert "equal in cost to softmax at 1,024 tokens (to 30 %)" in found.headline
+    assert "noise floor 30.0 %" in line(found, "cost").evidence[-1]
+
+
+def test_a_length_that_failed_has_its_reason(bench):
+    b = bench(task="sweep[length=4096]", fidelity="synthetic")
+    b.add(b.cell("mine", lane="time"), outcome=Outcome.OUT_OF_MEMORY, reason="8 GiB", setting={"length": 4096})
+    (cost,) = costs_of(b.records, "mine")
+    assert (cost.length, cost.ratio, cost.reason) == (4096, None, "out_of_memory: 8 GiB")
+    assert line(page([], [cost]), "cost").text == "no cost was measured"
+
+
+def test_the_nearest_variant_has_the_least_mean_difference_over_the_same_settings(two, bench):
+    own = [recall(two[0], "mine", [1, 1, 1, 1, 0.9, 0.8]), copy(two[1], "mine", [1, 1, 0.4])]
+    # two seeds, whose mean is what counts, at another rate of the grid
+    grid, at_grid = SETTING | {"learning_rates": [1e-3, 4e-3], "learning_rate": 1e-3}, bench(task="recall")
+    for seed, last in enumerate((0.7, 0.9)):
+        recall(at_grid, "alike", [1, 1, 1, 1, 0.9, last], seed, grid)
+    copy(two[1], "alike", [1, 1, 0.1])
+    recall(two[0], "softmax", [1, 1, 1, 1, 1, 1])
+    copy(two[1], "softmax", [1, 1, 1])
+    # no result on one of the tasks; another budget: neither can be compared
+    recall(two[0], "half", [1, 1, 1, 1, 0.9, 0.8])
+    shorter = bench(task="recall", preset="quick[steps=10]")
+    recall(shorter, "short", [1, 1, 1, 1, 0.9, 0.8], setting=SETTING | {"steps": 10})
+    copy(two[1], "short", [1, 1, 0.4])
+    found = neighbours([table_of(b.records) for b in (*two, at_grid, shorter)], own)
+    assert [(one.variant, round(one.apart, 4)) for one in found] == [
+        ("alike", round(0.1 / 2, 4)),
+        ("softmax", round((0.3 / 6 + 0.6 / 3) / 2, 4)),
+    ]
+    assert found[0].settings == 9
+
+
+def test_the_reference_alone_is_named_as_the_only_one_at_hand():
+    found = page([], nearest=[Neighbour("softmax", 0.083, 14)])
+    assert line(found, "nearest").text == "nothing but softmax to compare with: 8.3 points from softmax"
+    several = page([], nearest=[Neighbour("topk", 0.01, 14), Neighbour("softmax", 0.083, 14)])
+    assert line(several, "nearest").text == "behaves most like topk: 1.0 points apart"
+    assert "no other variant" in line(page([]), "nearest").text
+
+
+def test_each_line_says_better_equal_or_worse_as_far_as_the_examples_tell(two):
+    def words(mine, theirs):
+        own, reference = copy(two[1], "mine", mine), copy(two[1], "softmax", theirs)
+        return line(page([(own, reference)]), "selective-copy").text.partition(" (")[0]
+
+    assert words([1, 1, 0.9], [1, 0.5, 0.2]) == "better than softmax"
+    assert words([1, 0.5, 0.2], [1, 1, 0.9]) == "worse than softmax"
+    # 600 examples tell two shares of 0.8 apart from 4.6 points on
+    assert words([0.8, 0.8, 0.8], [0.8, 0.8, 0.75]) == "equal to softmax"
+    assert not line(page([(copy(two[1], "mine", [1, 1, 1]), None)]), "selective-copy").text.startswith("equal")
+
+
+def test_a_machine_too_busy_to_tell_says_so_instead_of_equal():
+    cost = ProbedCost(length=1024, ratio=Interval(1.1, 0.3, 4.0), even=True, floor=2.03, rounds=5)
+    assert (
+        "cost unknown at 1,024 tokens: this machine is too busy now (noise of a factor of 7.6"
+        in page([], [cost]).headline
+    )
+
+
+def test_the_report_prints_as_its_page_and_says_who_has_rotary_positions(two):
+    own = copy(two[1], "mine", [1, 0.96, 0.4])
+    found = page([(own, None)], examined=replace(GREEN, sees_order=True))
+    assert str(found).startswith(f"mine: {found.headline}\n\ngate ")
+    (row,) = [text.split() for text in str(found).split("\n") if text.split()[:1] == ["mine"]]
+    assert row == ["mine", "100.0", "96.0", "40.0"]
+    assert "softmax has them beside it (positions=rope)" in str(found)
+
+
+def test_what_holds_at_no_longer_length_works_only_up_to_its_own(two):
+    found = page([(copy(two[1], "mine", [1, 0.5, 0.5]), None)])
+    assert "works only up to its training length in selective-copy" in found.headline
