@@ -1,29 +1,34 @@
 """attnbench: which attention should I use, and is this new one really better?"""
+
 __version__ = "0.3.0"
-__all__ = ["AttnbenchError", "audit", "boards", "check", "choose", "compare", "plan", "probe", "records", "register",
-           "run", "status"]
+__all__ = ["AttnbenchError", "boards", "check", "compare", "plan", "records", "register", "run", "status"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .bench.api import (
-        AttnbenchError,
-        audit,
-        boards,
-        check,
-        choose,
-        compare,
-        plan,
-        probe,
-        records,
-        register,
-        run,
-        status,
-    )
+    from typing import Any
 
-def __getattr__(name: str) -> object:
-    """Imports the Python interface when one of its names is first used, so that the package itself imports nothing."""
-    if name in __all__:
-        from .bench import api
+    from .bench.api.boards import boards, compare, records
+    from .bench.api.check import check
+    from .bench.api.run import plan, register, run, status
+    from .bench.core.errors import AttnbenchError
 
-        return getattr(api, name)
+_MODULES = {"api.boards": ("boards", "compare", "records"), "api.check": ("check",),
+            "api.run": ("plan", "register", "run", "status"), "core.errors": ("AttnbenchError",)}  # fmt: skip
+
+
+def __getattr__(name: str) -> "Any":
+    """Imports what holds a name when it is first used, so that the package itself imports nothing.
+
+    Names beside those of the core, such as `audit`, are entry points of `attnbench.functions`.
+    """
+    from importlib import import_module
+
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f".bench.{module}", __name__), name)
+    if not name.startswith("_"):
+        from .bench.core.entry_points import load_point, read_group
+
+        if name in read_group("attnbench.functions").points:
+            return load_point("attnbench.functions", name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

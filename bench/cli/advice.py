@@ -6,51 +6,21 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-RUN = "--variants rela,entmax15 --task lra-text"
-
-EXAMPLES = {
-    "run": f"attnbench run {RUN}",
-    "plan": f"attnbench plan {RUN}",
-    "status": "attnbench status --results results/lra",
-    "leaderboard": "attnbench leaderboard --task lra-text",
-    "dashboard": "attnbench dashboard --task lra-text",
-    "choose": "attnbench choose --length 512",
-    "compare": "attnbench compare rela linear",
-    "new": "attnbench new variant my-attention",
-    "check": "attnbench check rela linear",
-    "audit": "attnbench audit mine.py:MyAttention",
-    "probe": "attnbench probe entmax15",
-    "list": "attnbench list variants",
-    "show": "attnbench show rela",
-    "sample": "attnbench sample 3f2a",
-    "inspect": "attnbench inspect 3f2a --example 0",
-    "explain": "attnbench explain --variants softmax,sparsemax",
-    "convert": "attnbench convert ./my-model --to entmax15 --text text.txt",
-    "record": "attnbench record mine.py:MyAttention",
-    "merge": "attnbench merge FOLDER --results results",
-    "validate": "attnbench validate FOLDER",
-    "doctor": "attnbench doctor --noise",
-    "results pack": "attnbench results pack FOLDER",
-    "data list": "attnbench data list lra-text",
-    "data get": "attnbench data get lra-text",
-    "data verify": "attnbench data verify lra-text",
-    "data preview": "attnbench data preview lra-text",
-    "data export": "attnbench data export --tfds FOLDER",
-}
-"""A right use of each command: the last line of its help, and the answer to words in a wrong order or number."""
+RUN = "attnbench run --variants rela,entmax15 --task lra-text"
+"""A right use of the first command that anybody tries."""
 
 ORDER = "Got unexpected extra argument", "Missing argument", "Missing option", "is not one of 'variant', 'task'"
 """Words of the parser for such a mistake."""
 
 
-def advice_for(message: str, path: str, words: Sequence[str] = ()) -> str:
+def advice_for(message: str, path: str, words: Sequence[str] = (), example: str = "") -> str:
     """The right use, where a problem is of words in a wrong place, else where to read; `path`: the command's words.
 
-    `words`: all that stood on the command line.
+    `words`: all that stood on the command line; `example`: a right use of that command.
 
     >>> advice_for("No such option: --tsk", "attnbench run")
     'see `attnbench run --help`'
-    >>> advice_for("Missing option '--length'", "attnbench choose")
+    >>> advice_for("Missing option '--length'", "attnbench choose", [], "attnbench choose --length 512")
     'write `attnbench choose --length 512`, or see `attnbench choose --help`'
     >>> advice_for("No such option: -p", "attnbench plan", ["attnbench", "plan", "-preset", "smoke"])
     'options have two dashes: write `--preset`, or see `attnbench plan --help`'
@@ -66,14 +36,9 @@ def advice_for(message: str, path: str, words: Sequence[str] = ()) -> str:
     if "'--seeds'" in message and any(re.fullmatch(r"(--seeds=)?[0-9]+(,[0-9]+)+", word) for word in words):
         return "write how many, as in `--seeds 3` for the seeds 0, 1 and 2"
     if not name and message.startswith("No such option"):
-        return f"options follow the command, as in `{EXAMPLES['run']}`; see `attnbench --help`"
+        return f"options follow the command, as in `{RUN}`; see `attnbench --help`"
     if message.startswith("No such option: --json"):
         return f"write `{path} --format json`, or see `{path} --help`"
-    if name in EXAMPLES and any(words in message for words in ORDER):
-        return f"write `{EXAMPLES[name]}`, or see `{path} --help`"
+    if example and any(words in message for words in ORDER):
+        return f"write `{example}`, or see `{path} --help`"
     return f"see `{path} --help`"
-
-
-def example_of(name: str) -> str:
-    """The last line of a command's help; `name`: its words after `attnbench`."""
-    return f"Example: {EXAMPLES[name]}"

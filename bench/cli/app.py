@@ -9,35 +9,19 @@ import os
 import re
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperGroup
 
-from ..core.errors import AttnbenchError, StoreError
+from ..core.entry_points import load_point, read_group
+from ..core.errors import AttnbenchError, PluginError, StoreError
 from ..process.ask import Reporter, Request, ask, asking
-from ..wings.audit.command import audit
-from ..wings.convert.command import convert
-from ..wings.inspect.inspect_command import inspect
-from ..wings.inspect.sample_command import sample
-from ..wings.probe.command import probe
-from ..wings.sharing.commands import app as results
-from ..wings.sharing.commands import merge, validate
-from ..wings.sharing.record import record
-from .advice import advice_for, example_of
-from .answers import choose, compare
-from .catalogue import list_, show
-from .check import check
-from .data import app as data
-from .doctor import doctor
+from .advice import advice_for
+from .command import PANELS, parser_of
 from .in_child import LeftToChild
-from .leaderboard import leaderboard
-from .options import Command as Function
 from .output import flush, give_up, say, tolerate_any_encoding, warn, warn_of
-from .pages import dashboard, explain
-from .plugin import new
-from .run import plan, run
-from .status import status
 
 # typer brings a click of its own since 0.20 and needs the separate package before; this names its errors in both
 UsageProblem: Any = typer.BadParameter.__mro__[2]
@@ -54,8 +38,49 @@ COMMAND_PATIENCE = 60.0
 TRACEBACK = "ATTNBENCH_TRACEBACK"
 """The environment variable that shows the traceback of a fault."""
 
+COMMANDS = {
+    "run": "run:run", "plan": "run:plan", "status": "status:status", "data": "data:app", "doctor": "doctor:doctor",
+    "leaderboard": "leaderboard:leaderboard", "compare": "compare:compare", "dashboard": "pages:dashboard",
+    "explain": "pages:explain", "list": "catalogue:list_", "show": "catalogue:show",
+    "check": "check:check", "new": "plugin:new",
+}  # fmt: skip
+"""The commands of the core, in the order of the help: the module beside this one, and the function in it."""
+
+GROUP = "attnbench.commands"
+"""The entry points of all other commands."""
+
+
+class Commands(TyperGroup):
+    """All commands by name; each module is imported when its command is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        found = {name: self.get_command(ctx, name) for name in _names()}
+        named = [name for name, command in found.items() if command is not None]
+        order = {panel: at for at, panel in enumerate(PANELS)}
+        return sorted(named, key=lambda name: order.get(found[name].rich_help_panel, len(order)))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS:
+            module, _, attribute = COMMANDS[cmd_name].partition(":")
+            return parser_of(cmd_name, getattr(import_module(f".{module}", __package__), attribute))
+        if cmd_name not in read_group(GROUP).points:
+            return None
+        try:
+            return parser_of(cmd_name, load_point(GROUP, cmd_name))
+        except PluginError as error:
+            # a broken command of one package breaks no other
+            warn_of(error)
+            return None
+
+
+def _names() -> list[str]:
+    """The commands of the core, then those of installed packages, which take the name of none of these."""
+    return list(dict.fromkeys([*COMMANDS, *read_group(GROUP).points]))
+
+
 app = typer.Typer(
     name="attnbench",
+    cls=Commands,
     help="Benchmark attention variants: quality, speed, memory and sparsity, in one record.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -78,40 +103,6 @@ def options(
     ] = False,
 ) -> None:
     """Benchmark attention variants: quality, speed, memory and sparsity, in one record."""
-
-
-class Command(TyperCommand):
-    """A command that refuses an option given twice, of which the parser would silently take the last."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given: list[Any] = self.make_parser(ctx).parse_args(args=list(args))[2]
-        for param in given:
-            if given.count(param) > 1 and param.nargs == 1 and not (param.multiple or param.is_flag):
-                ctx.fail(f"{param.opts[0]} is given twice; it takes one value, or one list with commas")
-        return super().parse_args(ctx, args)
-
-
-GROUPS: dict[str, dict[str, Function | typer.Typer]] = {
-    "Measure": {"run": run, "plan": plan, "status": status, "data": data, "convert": convert, "doctor": doctor},
-    "Read": {
-        "leaderboard": leaderboard, "compare": compare, "choose": choose, "dashboard": dashboard, "explain": explain,
-        "list": list_, "show": show, "sample": sample, "inspect": inspect,
-    },
-    "Own": {"check": check, "audit": audit, "probe": probe, "new": new},
-    "Share": {"record": record, "merge": merge, "validate": validate, "results": results},
-}  # fmt: skip
-"""All commands, in the order of the help."""
-
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
-
-for _group, _commands in GROUPS.items():
-    for _name, _command in _commands.items():
-        if isinstance(_command, typer.Typer):
-            for _each in _command.registered_commands:
-                _each.cls = Command
-            app.add_typer(_command, name=_name, rich_help_panel=_group)
-        else:
-            app.command(_name, cls=Command, epilog=example_of(_name), rich_help_panel=_group)(_command)
 
 
 def run_app() -> int:
@@ -216,7 +207,9 @@ def _usage(problem: Any) -> int:
         message = problem.format_message().replace("Value error, ", "").split(", unable to parse")[0].rstrip(".")
         message = message.replace("Input should be a ", "expected a ").replace("Input should be", "expected a number")
         # an option that lacks its value is found before its command is
-        path = " ".join(["attnbench", *(word for word in sys.argv[1:2] if word in COMMANDS)])
+        path = " ".join(["attnbench", *(word for word in sys.argv[1:2] if word in _names())])
         path = str(problem.ctx.command_path) if getattr(problem, "ctx", None) else path
-        warn(f"attnbench: {message}; {advice_for(message, path, sys.argv)}")
+        command = getattr(getattr(problem, "ctx", None), "command", None)
+        example = str(getattr(command, "epilog", None) or "").removeprefix("Example: ")
+        warn(f"attnbench: {message}; {advice_for(message, path, sys.argv, example)}")
     return int(problem.exit_code)

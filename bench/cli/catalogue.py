@@ -18,6 +18,7 @@ from ..plan.facts import recipe_facts
 from ..process.ask import Reporter, Request, ask
 from ..stats.format import counted
 from . import completion
+from .command import command
 from .options import DataDir, Json
 from .output import say, say_json
 from .tables import print_rows
@@ -60,6 +61,7 @@ class Fact:
     value: str
 
 
+@command("Read", "attnbench list variants")
 def list_(
     what: Annotated[What | None, typer.Argument(help="Kind of names (default: all).", show_default=False)] = None,
     load: Annotated[bool, typer.Option("--load", help="Import each, and report those that fail.")] = False,
@@ -88,6 +90,7 @@ def list_(
         print_rows(rows, tuple(columns), ["red" if item.problem else "" for item in listed[kind]])
 
 
+@command("Read", "attnbench show rela")
 def show(
     name: Annotated[
         str,

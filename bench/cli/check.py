@@ -15,6 +15,7 @@ from ..core.errors import PluginError, SelectionError, Unsupported
 from ..core.registry import VARIANTS
 from ..core.spec import Spec, with_call
 from . import completion
+from .command import command
 from .options import CallText, Json
 from .output import say, say_json
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 STYLES = {"holds": "green", "fails": "bold red", "n.a.": "dim"}
 
 
+@command("Own", "attnbench check rela linear")
 def check(
     names: Annotated[
         list[str] | None,
@@ -46,7 +48,7 @@ def check(
 
     Exit with code 1 if one fails, with 6 if a named one cannot run here, such as `rela\\[impl=triton]` without a GPU.
     """
-    from .. import api
+    from ..api import check as api
     from ..gate.report import unchecked
     from ..run.check_together import check_together, processes_for
 

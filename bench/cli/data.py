@@ -15,7 +15,6 @@ from ..plan.facts import recipe_facts, resolve
 from ..plan.suite import built_in, load_suite
 from ..process.ask import Reporter, ask
 from ..stats.format import counted
-from .advice import example_of
 from .in_child import leave_to_child
 from .options import DataDir, Json, Offline
 from .output import say, say_json
@@ -25,10 +24,12 @@ if TYPE_CHECKING:
     from ...tasks.contract import Task
     from ...tasks.data.prepared import CachedData
 
-app = typer.Typer(no_args_is_help=True, help="List, get, preview, export and verify the data of tasks.")
+app = typer.Typer(
+    no_args_is_help=True, rich_help_panel="Measure", help="List, get, preview, export and verify the data of tasks."
+)
 
 
-@app.command("list", epilog=example_of("data list"))
+@app.command("list", epilog="Example: attnbench data list lra-text")
 def list_(
     task: Annotated[str | None, typer.Argument(help="A task (default: all).")] = None,
     data_dir: DataDir = None,
@@ -50,7 +51,7 @@ def list_(
         print_rows(_rows(entry), indent=2)
 
 
-@app.command("get", epilog=example_of("data get"))
+@app.command("get", epilog="Example: attnbench data get lra-text")
 def get(
     tasks: Annotated[list[str], typer.Argument(help="Tasks, such as `lra-text`, or a suite, such as `lra`.")],
     preset: Annotated[str, typer.Option(help="Prepare the data that this preset needs.")] = "quick",
@@ -101,7 +102,7 @@ def get(
         raise _together(failed)
 
 
-@app.command("preview", epilog=example_of("data preview"))
+@app.command("preview", epilog="Example: attnbench data preview lra-text")
 def preview(
     task: Annotated[str, typer.Argument(help="A task.")],
     out: Annotated[Path | None, typer.Option(help="Image file (default: TASK.png).")] = None,
@@ -136,7 +137,7 @@ def preview(
     say(f"{path}: {counted(shown, 'training image')} of {spec}, each with its label")
 
 
-@app.command("export", epilog=example_of("data export"))
+@app.command("export", epilog="Example: attnbench data export --tfds FOLDER")
 def export(
     tfds: Annotated[Path, typer.Option("--tfds", help="Folder of TFDS data sets, such as ~/tensorflow_datasets.")],
     tasks: Annotated[list[str] | None, typer.Argument(help="Tasks or a suite (default: all prepared data).")] = None,
@@ -161,7 +162,7 @@ def export(
             live.notice(f"{each.task}: {each.provenance.fidelity}, from {each.provenance.source}; {counts}: {path}")
 
 
-@app.command("verify", epilog=example_of("data verify"))
+@app.command("verify", epilog="Example: attnbench data verify lra-text")
 def verify(
     task: Annotated[str | None, typer.Argument(help="A task (default: all).")] = None,
     data_dir: DataDir = None,

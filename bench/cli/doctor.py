@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ... import __version__
+from .command import command
 from .options import RESULTS, DataDir, Json, Results
 from .output import say_json
 from .tables import print_rows
@@ -34,6 +35,7 @@ class DoctorCheck:
     remedy: str = ""
 
 
+@command("Measure", "attnbench doctor --noise")
 def doctor(
     data_dir: DataDir = None,
     results: Results = RESULTS,
@@ -152,7 +154,7 @@ def _installed(package: str, allowed: Mapping[str, Requirement]) -> DoctorCheck:
 
 
 def _results(folder: Path) -> Iterator[DoctorCheck]:
-    from .. import api
+    from ..api import boards as api
     from ..core.errors import StoreError
     from ..store.store import Store
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .command import command
 from .options import FILTERS, Columns, Format, Mode, Notes, Published, ShownAs, named, sharing
 from .output import console, warn, write
 
@@ -22,6 +23,7 @@ FILE_WIDTH = 120
 """Columns of a board as text in a file."""
 
 
+@command("Read", "attnbench leaderboard --task lra-text")
 @sharing(FILTERS)
 def leaderboard(
     suite: Annotated[str | None, typer.Option(help="Average over the tasks of this suite instead.")] = None,
@@ -52,7 +54,7 @@ def leaderboard(
     **filters: Any,
 ) -> None:
     """Rank variants by quality, with their cost and intervals, from the Records of past runs."""
-    from .. import api
+    from ..api import boards as api
 
     if out is not None and not out.is_dir():
         refuse_unwritable(out)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .command import command
 from .leaderboard import refuse_unwritable, replace_text
 from .options import FILTERS, Figures, Picture, Published, folder, sharing
 from .output import say, warn
@@ -25,6 +26,7 @@ RESERVED_BYTES = 80 * 10**9
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", parser=folder, help="Folder of the page.")]
 
 
+@command("Read", "attnbench dashboard --task lra-text")
 @sharing(FILTERS)
 def dashboard(
     out: Out = Path("site"),
@@ -41,7 +43,7 @@ def dashboard(
     refuse_unwritable(out / "index.html")
     from ...dashboards.figures import figures as figures_of
     from ...dashboards.overview_figures import overview_figures
-    from .. import api
+    from ..api import boards as api
     from ..stats.format import counted
 
     reports = api.reports(suite=suite, published=published, notice=warn, **filters)
@@ -64,7 +66,7 @@ def write_page(reports: Sequence[Report], path: Path, *, title: str = "attnbench
     Raises StoreError where it cannot be written.
     """
     from ...dashboards import html
-    from .. import api
+    from ..api import boards as api
 
     _needs_addresses()
     overview = api.overview(reports) if len(reports) > 1 else None
@@ -73,7 +75,7 @@ def write_page(reports: Sequence[Report], path: Path, *, title: str = "attnbench
 
 def say_page(results: Path) -> None:
     """Writes the page of a whole results folder into it and says where; without the extra, how to get one."""
-    from .. import api
+    from ..api import boards as api
     from ..core.errors import StoreError
 
     if missing_extra():
@@ -136,6 +138,7 @@ def save(charts: Mapping[str, Any], folder: Path, picture: Picture) -> None:
         raise StoreError(f"cannot write {folder}: {error.strerror or error}; name another folder with --out") from None
 
 
+@command("Read", "attnbench explain --variants softmax,sparsemax")
 def explain(
     what: Annotated[str, typer.Argument(help="Subject to draw: `simplex`.")] = "simplex",
     variants: Annotated[str, typer.Option(help="Maps from scores to weights.")] = "softmax,entmax15,sparsemax,rela",

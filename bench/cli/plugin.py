@@ -14,6 +14,7 @@ import typer
 from ..core.errors import SelectionError, StoreError
 from ..core.registry import TASKS, VARIANTS
 from . import templates
+from .command import command
 from .output import say
 
 LONGEST_EXAMPLE = 40
@@ -24,6 +25,7 @@ class PluginKind(StrEnum):
     TASK = "task"
 
 
+@command("Own", "attnbench new variant my-attention")
 def new(
     kind: Annotated[PluginKind, typer.Argument(help="Kind of plugin.")],
     name: Annotated[str, typer.Argument(help="Name of the plugin, such as my-attention.")],

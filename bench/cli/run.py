@@ -14,6 +14,7 @@ import typer
 from ..core.cell import REFERENCE
 from ..core.errors import AttnbenchError, SelectionError
 from ..stats.format import counted, listed
+from .command import command
 from .options import RUN, Json, Offline, Seconds, folder, selected, sharing
 from .output import say, say_json, warn
 from .tables import print_rows
@@ -28,6 +29,7 @@ MOST_COMPARED = 3
 """Tasks whose comparison a run ends with; `attnbench compare` has them all."""
 
 
+@command("Measure", "attnbench run --variants rela,entmax15 --task lra-text")
 @sharing(RUN)
 def run(
     offline: Offline = False,
@@ -48,7 +50,8 @@ def run(
     **options: Any,
 ) -> None:
     """Train and measure variants on tasks, and print the leaderboard; skip what is measured already."""
-    from .. import api
+    from ..api import boards as boards_api
+    from ..api import run as run_api
     from ..board.select import read_store
     from ..store.store import Store
     from .leaderboard import show
@@ -60,24 +63,24 @@ def run(
         read_store(Store(against, _no_notice), "--against")
         if against.resolve() == options["results"].resolve():
             raise SelectionError(f"expected an older folder after --against, got that of --results, {against}")
-        made = api.plan(progress=Live(quiet=True), **options)
+        made = run_api.plan(progress=Live(quiet=True), **options)
         if all(step.cell.lane != "time" for step in made.steps):
             raise SelectionError("expected a selection that times something beside --against; add `--task sweep`")
     elif fail_if:
         raise SelectionError("expected --against FOLDER beside --fail-if: there are no times to hold these against")
     with Live() as live:
-        found = api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
+        found = run_api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
     if options["lanes"] and not (len(found) or found.missing or found.left_out):
         raise SelectionError(f"this selection has no cell of the kind {options['lanes']}; leave out --lanes")
     if not found.measured:
         say("Nothing to do: every cell of this selection is measured already.\n")
-    boards = api.boards(found, notice=warn)
+    boards = boards_api.boards(found, notice=warn)
     show(boards)
     trained = {record.cell.task for record in found if record.cell.lane == "train"}
     # a suite's board averages quality; sweeps have none
     if options["suite"] and not options["tasks"] and len(trained) > 1:
         try:
-            show(api.boards(found, suite=options["suite"], notice=warn))
+            show(boards_api.boards(found, suite=options["suite"], notice=warn))
         except SelectionError as error:
             # the folder also holds Records that must not be mixed with these; the tasks' own boards stand above
             warn(f"no board of the suite {options['suite']}: {error}")
@@ -106,7 +109,7 @@ def _share(text: str) -> float:
 
 def _is_slower(found: Records, against: Path, limit: float) -> bool:
     """Says in one line whether anything became slower than in the older folder by more than `limit`."""
-    from .. import api
+    from ..api import boards as api
 
     changes = api.changes(found, against, notice=warn)
     slower = [change for change in changes if change.is_slower(limit)]
@@ -121,8 +124,8 @@ def _is_slower(found: Records, against: Path, limit: float) -> bool:
 
 def _say_next(found: Records, boards: Sequence[Board]) -> None:
     """The best variant against softmax in words, and a page of everything in this folder."""
-    from .. import api
-    from .answers import say_comparison
+    from ..api import boards as api
+    from .compare import say_comparison
     from .pages import say_page
 
     ranked = [row.name for board in boards for row in board.ranked if row.name != REFERENCE]
@@ -145,6 +148,7 @@ def _is_expected(failed: Record) -> bool:
     return failed.outcome in ({"unsupported", "out_of_memory", "timeout"} if swept else {"unsupported"})
 
 
+@command("Measure", "attnbench plan --variants rela,entmax15 --task lra-text")
 @sharing(RUN)
 def plan(
     json: Json = False,
@@ -152,7 +156,7 @@ def plan(
     **options: Any,
 ) -> None:
     """Show what `run` would run, what is done, and the likely cost of the rest."""
-    from .. import api
+    from ..api import run as api
     from ..core.registry import TASKS
     from ..process.ask import ask
     from ..run.questions import FindSources, tried

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core.errors import SelectionError
 from ..stats.format import counted
+from .command import command
 from .live import duration
 from .options import RESULTS, Json, Results
 from .output import line_of, say, say_json, warn
@@ -12,19 +13,21 @@ SHOWN = 40
 """Jobs that are listed; the others are counted."""
 
 
+@command("Measure", "attnbench status --results results/lra")
 def status(results: Results = RESULTS, json: Json = False) -> None:
     """Show the jobs that the last run sent to slurm or ray: their state, start, node and time left."""
-    from .. import api
+    from ..api import boards as boards_api
+    from ..api import run as run_api
 
     if not results.is_dir():
         raise SelectionError(f"no folder {results}; name the one of a run with --results")
-    found = api.status(results)
+    found = run_api.status(results)
     if json:
         say_json({"jobs": [job.to_json() for job in found.jobs], "submitting": found.submitting})
         return
     if not found.jobs:
         # a run on this machine has no queue that outlives it
-        records = api.records(results, notice=warn)
+        records = boards_api.records(results, notice=warn)
         last = f", the last of `{records[-1].cell}` at {records[-1].started}" if len(records) else ""
         say(f"No job of slurm or ray is known in {results}. It has {counted(len(records), 'Record')}{last}.")
         say("`attnbench plan` with the options of a run shows what it has left to do.")

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
+from typing import Any
 
-from .errors import SelectionError
+from .errors import PluginError, SelectionError, crash_text
 from .spec import Spec
 from .targets import Target
 
@@ -64,6 +65,24 @@ def read_group(group: str, declared: str = "") -> EntryPointGroup:
             if point is not own:
                 found.disabled.append(_entry(point, problem))
     return found
+
+
+def load_point(group: str, name: str) -> Any:
+    """The object that `name` of `group` stands for: a command, an executor, whatever extends attnbench itself.
+
+    Raises SelectionError for a name that no installed package brings, PluginError for one that does not load.
+    """
+    found = read_group(group)
+    if name not in found.points:
+        problem = (
+            found.problem(name) or f"no installed package brings it; known: {', '.join(found.points) or 'nothing'}"
+        )
+        raise SelectionError(f"{group} has no {name!r}: {problem}")
+    point = found.points[name]
+    try:
+        return point.load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{name!r} of {origin_of(point)}", f"it does not load: {crash_text(error)}") from error
 
 
 def origin_of(point: EntryPoint | Target) -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+
+Notice = Callable[[str], None]
+"""Gets a sentence for the person who asked."""
 
 LOG = logging.getLogger("attnbench")
 

@@ -22,22 +22,23 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from .entry_points import EntryPointGroup, RegistryEntry, is_own, origin_of, read_group
+from .entry_points import EntryPointGroup, RegistryEntry, is_own, load_point, origin_of, read_group
 from .errors import PluginError, SelectionError, Unsupported, crash_text
 from .spec import Range, Spec, Value, value_text
 from .targets import Target, module_source, parsed, said_in, target_of
+
+ADAPTERS = "attnbench.adapters"
+"""The entry points, by noun, of functions from what others wrote, and its name, to a class of the contract."""
 
 
 class Registry:
     """The names of one entry-point group, and targets: `mine.py:Mine` names what is in a file."""
 
-    def __init__(self, group: str, noun: str, wrappers: Registry | None = None, accepts: str = ""):
-        """`wrappers`: where the wrappers of names such as `gate+softmax` are found. `accepts`: `module:function` from
-        what others wrote, and its name, to a class of the contract; raises SelectionError where it cannot be one.
-        """
+    def __init__(self, group: str, noun: str, wrappers: Registry | None = None):
+        """`wrappers`: where the wrappers of names such as `gate+softmax` are found."""
         self.group = group
         self.noun = noun
-        self.wrappers, self._accepts = wrappers, accepts
+        self.wrappers = wrappers
         self._own: set[str] = set()
         self._loaded: dict[EntryPoint | Target, type[Any]] = {}
 
@@ -144,10 +145,20 @@ class Registry:
             # an import may set variables that libraries read later, and so decide over what others measure
             if not is_own(point):
                 _restore(environment)
-        if self._accepts and not is_own(point):
-            accept = EntryPoint("accepts", self._accepts, self.group).load()
-            self._loaded[point] = accept(self._loaded[point], name)
+        if not is_own(point):
+            self._loaded[point] = self.adapted(self._loaded[point], name)
         return self._loaded[point]
+
+    def adapted(self, found: Any, name: str) -> Any:
+        """What others wrote as a class of the contract, by the entry point of `ADAPTERS` that this noun has.
+
+        Raises SelectionError where it cannot be one.
+        """
+        if self.noun in read_group(ADAPTERS).points:
+            return load_point(ADAPTERS, self.noun)(found, name)
+        if not isinstance(found, type):
+            raise SelectionError(f"{name} is no class of a {self.noun}, and no installed package adapts it")
+        return found
 
     def plugin(self, name: str) -> str:
         """`name` with its kind and origin, for messages."""
@@ -220,8 +231,8 @@ ANY_NUMBER = Range(-(2**63), 2**63 - 1)
 """The range of a parameter that declares none."""
 
 WRAPPERS = Registry("attnbench.wrappers", "wrapper")
-VARIANTS = Registry("attnbench.variants", "variant", WRAPPERS, "attnbench.bench.wings.audit.adapter:as_variant")
-TASKS = Registry("attnbench.tasks", "task", accepts="attnbench.tasks.contract:as_task")
+VARIANTS = Registry("attnbench.variants", "variant", WRAPPERS)
+TASKS = Registry("attnbench.tasks", "task")
 
 
 @dataclass(slots=True)

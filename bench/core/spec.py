@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, product
@@ -405,3 +405,16 @@ def bytes_of(text: str) -> float:
             f"expected a size from 1 kB to {MOST_BYTES / 1e12:,.0f} TB with its unit, such as 40GB, got {text!r}"
         )
     return size
+
+
+Names = str | Spec | Iterable[str | Spec]
+
+
+def specs_of(names: Names) -> tuple[Spec, ...]:
+    """The Specs that text, a Spec or a list of both names, in order; raises SelectionError for text that is no name.
+
+    >>> [str(spec) for spec in specs_of(["rela", "local[flange=64,128]"])]
+    ['rela', 'local[flange=64]', 'local[flange=128]']
+    """
+    listed = [names] if isinstance(names, str | Spec) else names
+    return tuple(spec for name in listed for spec in ([name] if isinstance(name, Spec) else parse_selection(name)))

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ...tasks.contract import Availability, Task
 from ...tasks.data.data import place
-from ...variants.contract import AttentionShape, Mask
+from ...variants.contract import AttentionShape
 from ..core.errors import AttnbenchError, DataError, PluginError, Unsupported, crash_text
 from ..core.record import Provenance
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
-from ..gate.report import CheckReport, check_variant
 from ..models.blocks import attention_shape
 from ..process.ask import Reporter, Request
 
 DATA_PATIENCE = 10.0
 """How often the time of an answer a task may take over its data between two reports of progress."""
-
-CHECK_PATIENCE = 10.0
-"""How often the time of an answer the gate may take: it builds kernels, and tries hundreds of shapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,46 +92,6 @@ class TryBuild(Request[str]):
                 raise
             except Exception as error:
                 raise PluginError(VARIANTS.plugin(self.variant.name), crash_text(error)) from error
-
-
-@dataclass(frozen=True, slots=True)
-class SeesOrder(Request[bool]):
-    """Whether two neighbouring tokens of the past that change places change an output, as under rotary positions."""
-
-    variant: Spec
-
-    def answer(self, reporter: Reporter) -> bool:
-        shape = AttentionShape(heads=2, head_dim=32, max_length=8, causal=True)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(0)
-            variant = VARIANTS.build(self.variant, shape).eval()
-            query, key, value = torch.randn(3, 1, shape.heads, shape.max_length, shape.head_dim)
-            hidden = [torch.randn(1, shape.max_length, shape.hidden_width)] if variant.takes_hidden else []
-            swapped = [0, 1, 2, 3, 5, 4, 6, 7]
-            # a layer makes its keys and values from the hidden state
-            before, after = (
-                variant(query, key[:, :, at], value[:, :, at], Mask(causal=True), *(x[:, at] for x in hidden))[:, :, -1]
-                for at in ([*range(8)], swapped)
-            )
-        return not torch.allclose(before, after, atol=1e-4)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckVariant(Request[CheckReport]):
-    """The gate in full, on a device and in a precision; `part` of `parts`: every so many of its settings."""
-
-    variant: Spec
-    device: str
-    dtype: str
-    part: int = 0
-    parts: int = 1
-
-    def answer(self, reporter: Reporter) -> CheckReport:
-        plain = self.variant.inner or self.variant
-        of_class = getattr(VARIANTS.load(plain.name), "sizes", None) if not self.variant.layers else None
-        sizes = of_class(dict(plain.parameters)) if of_class else (None, None)
-        given: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "sizes": sizes}
-        return check_variant(self.variant, str(self.variant), part=self.part, parts=self.parts, **given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

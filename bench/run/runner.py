@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TypeVar, get_args
 
 from ..core.cell import REFERENCE, Cell, Lane
+from ..core.entry_points import load_point
 from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError, StoreError
 from ..core.record import Begun, Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
-from ..plan.executor_settings import ExecutorSettings, LocalOptions
+from ..plan.executor_settings import GROUP, ExecutorSettings, LocalOptions
 from ..plan.facts import TaskFacts, recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell
 from ..plan.planner import NO_ATTENTION_ADDED, Plan, PlannedJob, plan, search_of
@@ -26,15 +27,14 @@ from ..process.ask import Reporter, ask, end_children
 from ..store.learning_rates import first_results
 from ..store.records import Records
 from ..store.store import Store
-from ..wings.clusters.job_files import FOLDER, JobFiles
 from .estimate import Estimator
 from .events import CellFinished, Event, OnEvent, RunListener
+from .executors.engines import left_by_engines
 from .executors.executor import Executor, Needs, Resources
-from .executors.local import local_resources
+from .executors.local import is_elsewhere, local_resources, planned_resources
 from .gate_first import gate_first
 from .job import Job
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
-from .resources import engine_resources, is_elsewhere, planned_resources
 
 DEFAULT_SEEDS = {"smoke": 1}
 """Seeds of a preset where none are asked for; 3 for every other, the fewest that can be ranked."""
@@ -106,7 +106,9 @@ class Runner:
         elif self.executor is not None or isinstance(engine.options, LocalOptions):
             self.resources = local_resources(engine, device, threads, warn, self.executor)
         else:
-            self.resources = engine_resources(engine, device, threads, request.results, warn, not self.only_plans)
+            self.resources = load_point(GROUP, engine.name).resources(
+                engine, device, threads, request.results, warn, not self.only_plans
+            )
         kind = self.resources.device.type
         interpreted = [str(spec) for spec in request.suite.variants if spec.get("impl") == "triton"]
         if interpreted and kind == "cpu" and "time" in request.lanes and os.environ.get("TRITON_INTERPRET") == "1":
@@ -149,12 +151,9 @@ class Runner:
         if fetch:
             # A folder that cannot be written is found out now and not after an hour of training.
             self.store.prepare()
-            if (self.request.results / FOLDER).exists():
-                files = JobFiles(self.request.results)
-                files.forget_ended()
-                for event in files.collected(self.on_warning):
-                    # two commands that start at once collect the same events
-                    self.store.append(event.record, event.line, unless=lambda: False)
+            for event in left_by_engines(self.request.results, self.on_warning):
+                # two commands that start at once collect the same events
+                self.store.append(event.record, event.line, unless=lambda: False)
         lacking: dict[Spec, DataError] = {}
         made = plan(
             variants=self.request.suite.variants,

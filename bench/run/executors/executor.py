@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import msgspec
+
+from ...core.decode import to_builtins
 from ...core.record import Machine, Site
-from ..events import OnEvent
+from ...plan.executor_settings import ExecutorSettings
+from ..events import CellFinished, OnEvent
 from ..job import Job
 
 if TYPE_CHECKING:
     import torch
+
+JOBS = "jobs"
+"""The folder of the results in which an engine keeps what outlives its command; without it no engine is asked."""
+
+JobState = Literal["queued", "running", "done", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +78,55 @@ class Resources:
     jobs: int
     train_threads: int
     time_threads: int
+
+
+class Engine(Protocol):
+    """What an entry point of `attnbench.executors` names: jobs that run elsewhere, by `--executor NAME`.
+
+    `options`: the type of its options. Its module imports neither PyTorch nor the engine before a method is called.
+    """
+
+    name: str
+    options: type[msgspec.Struct]
+
+    def resources(
+        self,
+        settings: ExecutorSettings,
+        device: str | None,
+        threads: int,
+        results: Path,
+        on_warning: Callable[[str], None],
+        submits: bool,
+    ) -> Resources:
+        """The executor and what one job gets. Raises SelectionError where the options do not fit together.
+
+        device, threads: as asked for, None and 0 where nothing was; submits: whether jobs follow, or a plan alone.
+        """
+
+    def collected(self, results: Path, on_warning: Callable[[str], None]) -> Iterator[CellFinished]:
+        """The Records that jobs of an earlier command left in `results`, each to be stored at once."""
+
+    def status(self, results: Path) -> tuple[list[JobStatus], bool]:
+        """The jobs of the last run, in the order of being submitted, and whether a command still submits some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """`since`: UTC, when it was submitted, started or ended. `left`: likely seconds. `steps`: of a training, else 0."""
+
+    block: str
+    state: JobState
+    what: str
+    executor: str
+    handle: str
+    node: str
+    device: str
+    since: str
+    done: int = 0
+    steps: int = 0
+    left: float | None = None
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = to_builtins(self)
+        return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
@@ -199,3 +200,23 @@ def _gpus(chosen: torch.device, threads: int, on_warning: Callable[[str], None])
                 f"compared; `--device cuda:{names.index(name)}` runs on it alone"
             )
     return described[0], tuple(same)
+
+
+def is_elsewhere(settings: ExecutorSettings, device: str | None) -> bool:
+    """Whether jobs on this machine ask for a GPU that it lacks."""
+    wanted = re.fullmatch(r"cuda(:\d+)?", device or "") is not None
+    return settings.name == "local" and wanted and not torch.cuda.device_count()
+
+
+def planned_resources(settings: ExecutorSettings, threads: int) -> Resources:
+    """One GPU, or as many as there are jobs, of a machine that is not this one: enough to plan with."""
+    machine = describe(torch.device("cpu"))
+    return Resources(
+        executor=LocalExecutor(machine, ()),
+        site=Site(machine_id="", on_gpu=True, threads=threads or 1),
+        device=torch.device("cuda:0"),
+        machine=machine,
+        jobs=settings.jobs or 1,
+        train_threads=threads or 1,
+        time_threads=threads or 1,
+    )

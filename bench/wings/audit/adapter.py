@@ -229,6 +229,11 @@ def _parameters(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return defaults, kinds
 
 
+def adapted(found: Any, name: str) -> Any:
+    """A function from a shape to a variant as it is; all else by `as_variant`."""
+    return found if takes_shape(found) else as_variant(found, name)
+
+
 def takes_shape(found: Any) -> bool:
     """Whether it is a function from an AttentionShape to a variant, whatever its one argument is called."""
     if isinstance(found, type | nn.Module):

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from ...cli.check import _json_number
+from ...cli.command import command
 from ...cli.options import CallText, Json
 from ...cli.output import say, say_json
 from ...core.errors import SelectionError
 from ...core.spec import with_call
 
 
+@command("Own", "attnbench audit mine.py:MyAttention")
 def audit(
     targets: Annotated[
         list[str],
@@ -38,12 +40,12 @@ def audit(
     Exit with code 0 if nothing fails but what is by design, with 1 if something fails, with 2 if the audit has to be
     told how to call a target or a name is wrong.
     """
-    from ... import api
+    from .examine import audit as audit_of
 
     backend = "" if compile == "none" else compile
     meant = tuple(name.strip().replace("-", " ") for name in by_design.split(",") if name.strip())
     specs = with_call(targets, call)
-    reports = [api.audit(spec, causal=causal, compile=backend, by_design=meant) for spec in specs]
+    reports = [audit_of(spec, causal=causal, compile=backend, by_design=meant) for spec in specs]
     if json:
         say_json([_object(report) for report in reports])
     for report in () if json else reports:

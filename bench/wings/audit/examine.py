@@ -1,21 +1,17 @@
-"""Tests of what somebody else has written: of a named target in a child, of a live object in this process."""
+"""Audit a named target in a child, or a live object in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.errors import SelectionError
 from ...core.registry import Registry
 from ...core.spec import Spec, with_call
 from ...process.ask import Reporter, Request, ask, asking
 from .report import AuditReport
-
-if TYPE_CHECKING:
-    from ...gate.report import CheckReport
 
 AUDIT_PATIENCE = 10.0
 """How often the time of an answer an audit may take: some layers loop over positions."""
@@ -88,16 +84,3 @@ def audit(
     with asking():
         request = AuditTarget(target=spec, causal=causal, compile=compile, by_design=tuple(by_design))
         return ask(TARGETS, spec.name, request, patience=AUDIT_PATIENCE)
-
-
-def examined_here(found: Any, arguments: dict[str, Any], device: str, dtype: str) -> CheckReport:
-    """What the gate says of a live object: a class of the contract, or anybody's module or function."""
-    from ...gate.report import check_variant
-    from .adapter import Foreign, as_variant, takes_shape
-
-    name = getattr(found, "__name__", type(found).__name__)
-    source = found if takes_shape(found) else as_variant(found, name)
-    more: dict[str, Any] = {"device": device, "dtype": dtype}
-    if isinstance(source, type) and issubclass(source, Foreign):
-        more |= {"sizes": source.sizes(arguments), "note": "it ran in this process"}
-    return check_variant(partial(source, **arguments) if arguments else source, name, **more)

@@ -31,9 +31,8 @@ from ...core.decode import convert, parse_json, to_builtins
 from ...core.errors import AttnbenchError, StoreError
 from ...core.files import made_folder, open_regular, open_to_append, read_regular, replacing
 from ...run.events import Alive, Began, CellFinished, CellStarted, Event, TrainingProgress, decode, encode
+from ...run.executors.executor import JOBS
 from ...run.job import Job
-
-FOLDER = "jobs"
 
 QUIET_SECONDS = 10.0
 """At most so often a job writes how far it is: a thousand nodes share one file system."""
@@ -77,7 +76,7 @@ class JobFiles:
     """The job files of one results folder. Raises StoreError where they cannot be read or written."""
 
     def __init__(self, results: Path):
-        self.folder = results / FOLDER
+        self.folder = results / JOBS
 
     @contextmanager
     def submitting(self) -> Iterator[None]:
@@ -92,9 +91,9 @@ class JobFiles:
         finally:
             os.close(descriptor)
 
-    def forget_ended(self) -> None:
+    def forget_ended(self, executor: str) -> None:
         """Before a run: the status is of the last one. Nothing, while another process submits."""
-        ended = [submission.block for submission in self.submissions() if submission.ended]
+        ended = [each.block for each in self.submissions() if each.ended and each.executor == executor]
         if ended and not self.is_submitting:
             for block in ended:
                 self.forget(block)
@@ -146,13 +145,15 @@ class JobFiles:
         """The jobs whose Records may not all be stored."""
         return self._blocks("events")
 
-    def collected(self, on_warning: Callable[[str], None]) -> Iterator[CellFinished]:
-        """Yields what jobs have measured since the process that submitted them has ended, each to be stored at once.
+    def collected(self, executor: str, on_warning: Callable[[str], None]) -> Iterator[CellFinished]:
+        """Yields what jobs of an executor have measured since their submitting process ended, each to be stored.
 
         Records of cells that no submission names are left where they are, and `on_warning` is told.
         """
         for block in self.blocks_with_events():
             submission = self.submission(block)
+            if submission is not None and submission.executor != executor:
+                continue
             asked = set(submission.cells) if submission else set()
             found = [event for event in self.events(block)[0] if isinstance(event, CellFinished)]
             own = [event for event in found if event.record.key in asked and event.record.block == block]

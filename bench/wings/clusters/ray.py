@@ -31,16 +31,16 @@ from typing import Any
 
 from ...core.errors import AttnbenchError, SelectionError, StoreError
 from ...core.files import replacing
-from ...plan.executor_settings import RayOptions, gigabytes_of
 from ...process.child import decode_order, encode_order
 from ...run.events import CellFinished, Event, Failed, OnEvent, decode, encode
-from ...run.executors.executor import Needs
+from ...run.executors.executor import JOBS, Needs
 from ...run.executors.run_job import WorkerError
 from ...run.job import Job
 from ...store.store import Store, is_artifact_name
 from .follow import Followed
-from .job_files import FOLDER, JobFiles, submission_of
+from .job_files import JobFiles, submission_of
 from .node import describe_node, prepare_data, run_here
+from .settings import RayOptions, gigabytes_of
 
 POLL_SECONDS = 1.0
 
@@ -175,7 +175,7 @@ def run_on_ray(line: bytes, token: str) -> tuple[list[bytes], dict[str, bytes]]:
     job = decode_order(line)
     assert isinstance(job, Job)
     job = replace(job, node=platform.node())
-    if (job.results / FOLDER / token).exists():
+    if (job.results / JOBS / token).exists():
         _run(job)
         return [], {}
     own = Path(tempfile.mkdtemp(prefix="attnbench-"))

@@ -30,7 +30,6 @@ import psutil
 from ...core.errors import SelectionError, StoreError
 from ...core.files import is_trusted, make_private
 from ...core.record import Begun, Outcome, Record
-from ...plan.executor_settings import SlurmOptions, gigabytes_of, seconds_of
 from ...process.child import decode_order, encode_order
 from ...run.events import Began, CellFinished, CellStarted, OnEvent
 from ...run.executors.executor import Needs
@@ -39,6 +38,7 @@ from ...run.job import Job
 from .follow import Followed
 from .job_files import JobFiles, submission_of
 from .node import describe_node, prepare_data, run_here
+from .settings import SlurmOptions, gigabytes_of, seconds_of
 
 if TYPE_CHECKING:
     import submitit

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from ...cli.command import command
 from ...cli.in_child import leave_to_child
 from ...cli.options import RESULTS, DataDir, Device, Results
 from ...cli.output import say, warn
 from ...cli.tables import print_rows
 
 
+@command("Measure", "attnbench convert ./my-model --to entmax15 --text text.txt")
 def convert(
     path: Annotated[Path, typer.Argument(help="Folder of a model that save_pretrained wrote.")],
     to: Annotated[str, typer.Option("--to", help="Variant to convert to.")] = "entmax15",

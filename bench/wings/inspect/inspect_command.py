@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ...cli.command import command
 from ...cli.in_child import leave_cell_to_child
 from ...cli.leaderboard import refuse_unwritable, replace_text
 from ...cli.options import RESULTS, DataDir, Device, Picture, Results
@@ -14,6 +15,7 @@ from ...cli.output import say, warn
 from ...cli.pages import Out, needs_extra, save
 
 
+@command("Read", "attnbench inspect 3f2a --example 0")
 def inspect(
     cell: Annotated[
         str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists the keys.")

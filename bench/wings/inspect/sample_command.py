@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from ...cli.command import command
 from ...cli.in_child import leave_cell_to_child
 from ...cli.options import RESULTS, DataDir, Device, Results
 from ...cli.output import warn
 
 
+@command("Read", "attnbench sample 3f2a")
 def sample(
     cell: Annotated[
         str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists the keys.")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ...cli import completion
+from ...cli.command import command
 from ...cli.options import RESULTS, CallText, Device, Json, Results, Seconds, Threads
 from ...cli.output import say, say_json, warn
 from ...core.errors import Unsupported
@@ -16,6 +17,7 @@ from ...core.spec import with_call
 from .tasks import CAUSAL_TASKS
 
 
+@command("Own", "attnbench probe entmax15")
 def probe(
     variant: Annotated[
         str,
@@ -38,15 +40,16 @@ def probe(
     256, 1,024 and 4,096 tokens. A variant as fast as softmax takes 10 minutes on two cores. The same command resumes.
     Exit with code 1 if the gate fails or a training ends without a result.
     """
-    from ... import api
+    from ...api import run as run_api
     from ...cli.live import Live
     from ...cli.pages import say_page
+    from .probe import probe as probe_of
 
     given: dict[str, Any] = {"results": results, "device": device, "threads": threads, "timeout": timeout}
     with Live(quiet=json) as live:
         # what no run takes is told before the minute that the gate takes
-        api.plan("softmax", CAUSAL_TASKS[0], progress=live, **given)
-        found = api.probe(with_call([variant], call), preset=preset, retry=retry, progress=live, **given)
+        run_api.plan("softmax", CAUSAL_TASKS[0], progress=live, **given)
+        found = probe_of(with_call([variant], call), preset=preset, retry=retry, progress=live, **given)
     if json:
         say_json(asdict(found))
     else:

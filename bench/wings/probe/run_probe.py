@@ -17,9 +17,9 @@ from ...gate.suite import GateResult
 from ...measure.machine import choose_device
 from ...plan.facts import recipe_facts, resolve
 from ...process.ask import ask
-from ...run.questions import SeesOrder
 from ...store.learning_rates import apart_from_rates
 from ...store.records import Records
+from .order import SeesOrder
 from .tasks import CAUSAL_TASKS, POOLED_TASKS, SWEPT_LENGTHS, Examined
 
 TIMING_SECONDS = 20.0

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ...cli.advice import example_of
+from ...cli.command import command
 from ...cli.options import Json
 from ...cli.options import folder as named_folder
 from ...cli.output import say, say_json, warn
 
-app = typer.Typer(no_args_is_help=True, help="Make a results folder small enough for git.")
+app = typer.Typer(no_args_is_help=True, rich_help_panel="Share", help="Make a results folder small enough for git.")
 
 
 @app.callback()
@@ -20,6 +20,7 @@ def results() -> None:
     """Make a results folder small enough for git."""
 
 
+@command("Share", "attnbench validate FOLDER")
 def validate(
     folder: Annotated[
         Path | None, typer.Argument(help="Folder that holds records/ and artifacts/.", show_default="results")
@@ -55,6 +56,7 @@ def validate(
         raise typer.Exit(1)
 
 
+@command("Share", "attnbench merge FOLDER --results results")
 def merge(
     folders: Annotated[list[Path], typer.Argument(help="Folders whose Records to add.")],
     results: Annotated[
@@ -97,7 +99,7 @@ def merge(
         raise typer.Exit(1)
 
 
-@app.command("pack", epilog=example_of("results pack"))
+@app.command("pack", epilog="Example: attnbench results pack FOLDER")
 def pack(
     folder: Annotated[Path, typer.Argument(help="Folder that holds records/ and artifacts/.")] = Path("results"),
 ) -> None:

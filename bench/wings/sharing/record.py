@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from ...cli import completion
+from ...cli.command import command
 from ...cli.options import CallText, DataDir, folder
 from ...cli.output import say
 
 ENTRIES = Path("records")
 
 
+@command("Share", "attnbench record mine.py:MyAttention")
 def record(
     variant: Annotated[
         str | None,
@@ -41,7 +43,7 @@ def record(
 
     The folder holds the Records, with FILE.py as it ran among their artifacts. The same command resumes.
     """
-    from ... import api
+    from ...api import boards as api
     from ...cli.leaderboard import show
     from ...cli.run import run
     from ...core.errors import SelectionError

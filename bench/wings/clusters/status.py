@@ -3,67 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
 
-from ..core.decode import to_builtins
-from ..core.record import Outcome
-from ..store.store import Store
-from ..wings.clusters.job_files import JobFiles, Submission
-from .events import Began, CellFinished, TrainingProgress
-
-State = Literal["queued", "running", "done", "failed", "interrupted"]
+from ...core.record import Outcome
+from ...run.events import Began, CellFinished, TrainingProgress
+from ...run.executors.executor import JobState, JobStatus
+from ...store.store import Store
+from .job_files import JobFiles, Submission
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStatus:
-    """`since`: UTC, when it was submitted, started or ended. `left`: likely seconds. `steps`: of a training, else 0."""
-
-    block: str
-    state: State
-    what: str
-    executor: str
-    handle: str
-    node: str
-    device: str
-    since: str
-    done: int = 0
-    steps: int = 0
-    left: float | None = None
-    outcomes: Mapping[str, int] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = to_builtins(self)
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatus:
-    """`submitting`: whether a command that submits and collects is at work."""
-
-    jobs: tuple[JobStatus, ...]
-    submitting: bool
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many jobs are in each state, those that run first."""
-        found = Counter(job.state for job in self.jobs)
-        order: Iterable[State] = ("running", "queued", "interrupted", "failed", "done")
-        return {state: found[state] for state in order if found[state]}
-
-
-def status_of(results: Path) -> RunStatus:
-    """The jobs of the last run in a results folder, in the order of being submitted."""
+def status_of(results: Path, executor: str) -> tuple[list[JobStatus], bool]:
+    """The jobs that `executor` was given, in the order of being submitted, and whether a process still submits."""
     files = JobFiles(results)
-    submitting, submissions = files.is_submitting, files.submissions()
+    submitting = files.is_submitting
+    submissions = [each for each in files.submissions() if each.executor == executor]
     stored: set[tuple[str, str]] = set()
     if any(not each.ended for each in submissions):
         stored = {(record.block, record.key) for record in Store(results, lambda text: None).records()}
-    jobs = tuple(_status(each, files, submitting, stored) for each in submissions)
-    return RunStatus(jobs=jobs, submitting=submitting)
+    return [_status(each, files, submitting, stored) for each in submissions], submitting
 
 
 def _status(submission: Submission, files: JobFiles, submitting: bool, stored: set[tuple[str, str]]) -> JobStatus:
@@ -74,7 +32,7 @@ def _status(submission: Submission, files: JobFiles, submitting: bool, stored: s
         str(event.record.outcome) for event in events if isinstance(event, CellFinished)
     )
     is_running = not submission.ended and files.is_running(submission.block)
-    state: State = "queued"
+    state: JobState = "queued"
     # a command that was killed between the two has stored all Records, and not noted that the job has ended
     is_stored = not is_running and all((submission.block, key) in stored for key in submission.cells)
     if submission.ended or is_stored:

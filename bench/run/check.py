@@ -1,4 +1,4 @@
-"""The gate of several variants at once, each part in a process of its own.
+"""Check a variant in a child, and several at once, each part in a process of its own.
 
 On a GPU most of a gate is compiling, which takes one core: the settings of one variant, or many variants, then take as
 long as the slowest of them.
@@ -8,19 +8,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..core.errors import PluginError
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
-from ..gate.report import SETTINGS, CheckReport, once_each
-from ..process.ask import SERVICE, ask_child
+from ..gate.report import SETTINGS, CheckReport, check_variant, once_each
+from ..process.ask import SERVICE, Reporter, Request, ask_child
 from ..process.child import Child, end_servers
 from ..process.side_by_side import side_by_side
-from .questions import CHECK_PATIENCE, CheckVariant
+
+CHECK_PATIENCE = 10.0
+"""How often the time of an answer the gate may take: it builds kernels, and tries hundreds of shapes."""
 
 MOST_ON_A_GPU = 16
 """Processes: each holds a context of half a GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckVariant(Request[CheckReport]):
+    """The gate in full, on a device and in a precision; `part` of `parts`: every so many of its settings."""
+
+    variant: Spec
+    device: str
+    dtype: str
+    part: int = 0
+    parts: int = 1
+
+    def answer(self, reporter: Reporter) -> CheckReport:
+        plain = self.variant.inner or self.variant
+        of_class = getattr(VARIANTS.load(plain.name), "sizes", None) if not self.variant.layers else None
+        sizes = of_class(dict(plain.parameters)) if of_class else (None, None)
+        given: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "sizes": sizes}
+        return check_variant(self.variant, str(self.variant), part=self.part, parts=self.parts, **given)
 
 
 def processes_for(device: str) -> int:

@@ -1,0 +1,1 @@
+"""The Python interface, a module for each product of the core; the package `attnbench` itself finds them."""

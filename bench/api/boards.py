@@ -1,0 +1,138 @@
+"""Records, boards and pages of a results folder, from Python; nothing here needs PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from ..core.log import LOG, Notice
+from ..core.paths import RESULTS
+from ..store.records import Records
+
+if TYPE_CHECKING:
+    from ..board.board import Board
+    from ..board.compare import Comparison
+    from ..board.filters import Filters
+    from ..board.regression import Change
+    from ..board.report import Overview, Report
+    from ..score.cost import Mode
+    from ..score.key import BoardKey
+    from ..store.artifacts import StoredPredictions
+    from ..store.table import ResultTable
+
+
+def records(results: str | Path = RESULTS, *, notice: Notice = LOG.warning) -> Records:
+    """All Records of a results folder in the order of arrival; empty where there is no folder.
+
+    notice: is told of lines that cannot be read, which are left out.
+    """
+    from ..store.store import Store
+
+    return Records(results=Path(results), records=tuple(Store(Path(results), notice).records()))
+
+
+def boards(
+    results: str | Path | Records = RESULTS,
+    *,
+    suite: str | None = None,
+    lengths: bool = False,
+    mode: Mode | None = None,
+    margin: float | None = None,
+    published: bool = False,
+    history: bool = False,
+    notice: Notice = LOG.warning,
+    **filters: Unpack[Filters],
+) -> list[Board]:
+    """The boards of a results folder, or those that the Records of a run answer: one for each task and preset.
+
+    suite: average over the tasks of this suite instead. lengths: only cost over lengths. mode: `step`, `forward` or
+    `decode`, of boards of cost alone. margin: points worse than the reference that still count as no worse; None for
+    each task's own. published: what papers reported beside ours, never ranked with it. history: of each board only
+    when its numbers were measured and by which code. filters: see `Filters`.
+    Raises StoreError where the folder has no Records, SelectionError where the filters leave none.
+
+    >>> print(attnbench.boards("results", task="lra-text")[0].to_pandas())                         # doctest: +SKIP
+    """
+    from ..board.history import board_of_history
+    from ..board.published import with_published
+    from ..board.select import scored
+    from ..plan.suite import load_suite
+
+    table, predictions, keys = answered(results, notice, filters)
+    if history:
+        return [board_of_history(table, key) for key in keys]
+    declared = None if suite is None else load_suite(suite).declaration
+    found = scored(table, predictions, keys, margin, suite=declared, lengths=lengths, mode=mode)
+    return with_published(found, suite) if published else found
+
+
+def reports(
+    results: str | Path | Records = RESULTS,
+    *,
+    suite: str | None = None,
+    margin: float | None = None,
+    published: bool = False,
+    notice: Notice = LOG.warning,
+    **filters: Unpack[Filters],
+) -> list[Report]:
+    """As `boards`, each with its figures: what a page shows of it.
+
+    suite: first the average over the tasks of this suite with a picture of all, then its tasks alone. Without it, the
+    average of each built-in suite whose tasks are all there comes before them.
+    """
+    from ..board.published import reports_with_published
+    from ..board.select_reports import scored_reports
+    from ..plan.suite import built_in, load_suite
+
+    table, predictions, keys = answered(results, notice, filters)
+    only = None if suite is None else load_suite(suite).declaration
+    known = [load_suite(name).declaration for name in built_in()]
+    found = scored_reports(table, predictions, keys, margin, suite=only, known=known)
+    return reports_with_published(found) if published else found
+
+
+def overview(reports: Sequence[Report]) -> Overview:
+    """What a page of these reports opens with: who leads each board, and pictures of all tasks."""
+    from ..board.overview import overview_of
+
+    return overview_of(reports)
+
+
+def compare(
+    one: str,
+    other: str = "softmax",
+    results: str | Path | Records = RESULTS,
+    *,
+    margin: float | None = None,
+    notice: Notice = LOG.warning,
+    **filters: Unpack[Filters],
+) -> list[Comparison]:
+    """How two variants differ on each board that has both, with intervals and in words.
+
+    Raises SelectionError where no board has both.
+    """
+    from ..board.compare import compare_on_boards
+
+    table, predictions, keys = answered(results, notice, filters)
+    return compare_on_boards(table, keys, one, other, predictions, margin)
+
+
+def changes(results: str | Path | Records, against: str | Path, notice: Notice = LOG.warning) -> list[Change]:
+    """How each cost over softmax differs from that in an older folder, the slowest first; SelectionError for none."""
+    from ..board.regression import changes_since
+
+    return changes_since(*(answered(each, notice, {})[::2] for each in (results, against)))
+
+
+def answered(
+    results: str | Path | Records, notice: Notice, filters: Filters
+) -> tuple[ResultTable, StoredPredictions, list[BoardKey]]:
+    """The whole folder, and the boards of it that are asked for: of Records those that they answer."""
+    from ..board.select import read_store
+    from ..score.key import BoardFilter, answering, board_keys
+    from ..store.store import Store
+
+    table, predictions = read_store(Store(results.results if isinstance(results, Records) else Path(results), notice))
+    keys = board_keys(table, BoardFilter(**filters))
+    return table, predictions, answering(keys, results) if isinstance(results, Records) else keys

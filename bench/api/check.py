@@ -1,0 +1,62 @@
+"""The correctness checks of a variant, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import PluginError
+from ..core.registry import VARIANTS
+from ..core.spec import Spec
+from ..process.ask import ask, asking
+
+if TYPE_CHECKING:
+    from ..gate.report import CheckReport
+    from ..gate.variant import VariantSource
+
+
+def check(
+    variant: VariantSource | Callable[..., Any],
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    **arguments: Any,
+) -> CheckReport:
+    """Test what a variant promises: causality, padding, gradients, precision, decoding.
+
+    variant: a name, such as `rela` or `mine.py:MyAttention[heads=4]`, a Spec, a class of the contract, or a function
+    from an AttentionShape to a variant; or anybody's module, its class with `arguments`, or a function of query, key
+    and value: these run in this process. device: `cpu` or `cuda`. dtype: `float32`, `bfloat16` or `float16`. Returns a
+    report that is true where no property fails; its `problem` says why a variant does not build, and its `note` how
+    foreign code is called. Raises SelectionError for text that names none and for another dtype, DeviceError for a
+    device that this machine lacks.
+
+    >>> report = attnbench.check("rela")                                                           # doctest: +SKIP
+    >>> assert report, report.failures                                                             # doctest: +SKIP
+    """
+    from ..gate.report import CheckReport
+    from ..plan.facts import resolve
+    from ..run.check import CHECK_PATIENCE, CheckVariant
+
+    if not isinstance(variant, str | Spec):
+        return _checked_here(variant, arguments, device, dtype)
+    spec = Spec.parse(variant) if isinstance(variant, str) else variant
+    with asking():
+        try:
+            spec = resolve(VARIANTS, spec)
+            return ask(VARIANTS, spec.name, CheckVariant(spec, device, dtype), patience=CHECK_PATIENCE)
+        except PluginError as error:
+            return CheckReport(name=str(spec), results=(), seconds=0.0, problem=error.reason)
+
+
+def _checked_here(found: Any, arguments: dict[str, Any], device: str, dtype: str) -> CheckReport:
+    """The report of a live object, in this process: a class of the contract, or anybody's module or function."""
+    from ..gate.report import check_variant
+
+    name = getattr(found, "__name__", type(found).__name__)
+    source = VARIANTS.adapted(found, name)
+    more: dict[str, Any] = {"device": device, "dtype": dtype}
+    if sizes := getattr(source, "sizes", None):
+        more |= {"sizes": sizes(arguments), "note": "it ran in this process"}
+    return check_variant(partial(source, **arguments) if arguments else source, name, **more)
