@@ -50,7 +50,7 @@ def check(
     """
     from ..api import check as api
     from ..gate.report import unchecked
-    from ..run.check_together import check_together, processes_for
+    from ..run.check import check_together, processes_for
 
     specs = _specs(names or [], every, call)
     # one table for one or a few; for all of them a line each, and the table of those that fail

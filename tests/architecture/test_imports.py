@@ -27,15 +27,18 @@ ALLOWED = {
     "models": {"core"},
     "measure": {"core", "models"},
     "gate": {"core", "models", "measure"},
-    "audit": {"core", "measure", "gate"},
     "train": {"core", "models", "measure", "stats"},
-    "run": {"core", "stats", "store", "process", "plan", "models", "measure", "gate", "audit", "train"},
+    "run": {"core", "stats", "store", "process", "plan", "models", "measure", "gate", "train"},
     "score": {"core", "stats", "store"},
     "board": {"core", "stats", "store", "score"},
 }
 ALLOWED["api"] = set(ALLOWED)
 ALLOWED["cli"] = ALLOWED["api"] | {"api"}
+ALLOWED["wings"] = ALLOWED["cli"] | {"cli"}
 """Which packages of bench/ each of them may import; late imports and those for typing count too."""
+
+MOST_OF_CHECK, MOST_OF_LEADERBOARD = 60, 60
+"""How many files `attnbench check` and `attnbench leaderboard` may reach."""
 
 NO_TORCH = ("core", "stats", "store", "process", "plan", "score", "board")
 """Packages that never import torch, not even late: they run where Records are read."""
@@ -155,7 +158,7 @@ def test_what_reads_records_and_makes_boards_needs_no_torch(package):
 
 def test_every_file_of_bench_is_in_a_package_that_the_table_knows():
     assert {name.split(".")[1] for name in MODULES if name.startswith("bench.")} <= ALLOWED.keys()
-    assert {path.name for path in (ROOT / "bench").glob("*.py")} <= {"__init__.py", "api.py"}
+    assert {path.name for path in (ROOT / "bench").glob("*.py")} == {"__init__.py"}
 
 
 @pytest.mark.parametrize("package", ALLOWED)
@@ -169,6 +172,30 @@ def test_arrows_between_the_packages_of_bench_go_down_only(package):
 def folder_of(name):
     """The folder of a module below its top package, '' for the top itself."""
     return MODULES[name].parent.relative_to(ROOT / name.split(".")[0]).as_posix().removeprefix(".")
+
+
+def test_wings_stand_beside_each_other_on_one_floor():
+    for name in below("bench.wings"):
+        for target in imports(name, typing=True):
+            if target.startswith("bench.wings."):
+                assert target.split(".")[2] == name.split(".")[2], f"{name} imports {target}"
+
+
+@pytest.mark.parametrize(
+    ("door", "most"),
+    [("bench.cli.check", MOST_OF_CHECK), ("bench.cli.leaderboard", MOST_OF_LEADERBOARD), ("bench.cli.app", 40)],
+)
+def test_whoever_changes_a_command_of_the_core_depends_on_few_files(door, most):
+    """Late imports count too; packages that hold a docstring alone do not."""
+    reached = {name for name in closure(door, only_at_import=False) if name in MODULES}
+    files = {name for name in reached if len(ast.parse(MODULES[name].read_text()).body) > 1}
+    assert len(files) <= most, f"{len(files)} files: {sorted(files)}"
+
+
+def test_whoever_reads_a_board_never_reaches_the_trainer():
+    reached = closure("bench.cli.leaderboard", only_at_import=False)
+    assert not [name for name in reached if name.startswith(("bench.train", "bench.run", "bench.models"))]
+    assert "torch" not in tops(reached)
 
 
 @pytest.mark.parametrize("top", DOWN)
@@ -194,13 +221,13 @@ def test_the_command_line_needs_neither_torch_nor_pandas_before_a_command_runs()
 
 def test_rich_is_for_dashboards_and_the_command_line_alone():
     for name in MODULES:
-        if not name.startswith(("dashboards", "bench.cli")):
+        if not name.startswith(("dashboards", "bench.cli", "bench.wings")):
             assert not tops(imports(name)) & {"rich", "typer"}, name
 
 
 def test_every_text_of_a_command_passes_one_place():
     """Text of others must not reach a terminal as it is, so no command prints by itself."""
-    for name in below("bench.cli"):
+    for name in below("bench.cli") + below("bench.wings"):
         if name != "bench.cli.output":
             text = MODULES[name].read_text(encoding="utf-8")
             calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
@@ -234,7 +261,7 @@ def test_the_harness_knows_of_variants_and_tasks_only_their_contracts_and_where_
             known |= {f"tasks.data.{name}" for name in ("prepared", "sources", "download", "tfds")}
         if name == "bench.run.gate_first":  # compiles what a gate will launch
             known |= {"variants.kernels.triton.launch"}
-        if name == "bench.run.convert":  # checkpoints of another library
+        if name == "bench.wings.convert.convert":  # checkpoints of another library
             known |= {"variants.integrations.transformers"}
         foreign = {t for t in ours(name) if t.split(".")[0] in ("variants", "tasks")}
         assert foreign <= known, f"{name} imports {foreign - known}"
@@ -242,7 +269,7 @@ def test_the_harness_knows_of_variants_and_tasks_only_their_contracts_and_where_
 
 def test_only_the_command_line_renders():
     for name in below("bench"):
-        if not name.startswith("bench.cli"):
+        if not name.startswith(("bench.cli", "bench.wings")):
             assert not any(t.startswith("dashboards") for t in ours(name)), name
 
 
@@ -286,7 +313,8 @@ def test_the_root_module_imports_nothing_before_a_name_of_its_own_is_used():
     at_import = list(reached(tree, only_at_import=True, typing=False))
     assert not [node for node in at_import if isinstance(node, ast.Import | ast.ImportFrom)]
     # pytest imports it under the name of the clone's folder, where `attnbench` may be another copy
-    assert all(node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    foreign = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level}
+    assert foreign <= {"importlib", "typing"}
 
 
 @pytest.mark.parametrize("use", ["", "attnbench.boards, attnbench.run, attnbench.AttnbenchError"])

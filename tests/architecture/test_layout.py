@@ -60,7 +60,7 @@ def test_nothing_of_the_package_stands_at_the_root_but_its_name():
     assert {path.name for path in ROOT.glob("*.py")} <= {"__init__.py", "__main__.py"}
     # a docstring, the version, the public names for readers and type checkers, and the function that looks them up
     tree = ast.parse((ROOT / "__init__.py").read_text())
-    kinds = [ast.Expr, ast.Assign, ast.Assign, ast.Assign, ast.If, ast.FunctionDef]
+    kinds = [ast.Expr, ast.Assign, ast.Assign, ast.Assign, ast.If, ast.Assign, ast.FunctionDef]
     assert [type(node) for node in tree.body] == kinds and "__version__" in ast.unparse(tree.body[1])
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import attnbench
-from attnbench.bench import api
+from attnbench.bench.api.boards import reports
 from attnbench.bench.core.errors import AttnbenchError, SelectionError, StoreError
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import VARIANTS
-from attnbench.bench.core.spec import Spec
+from attnbench.bench.core.spec import Spec, specs_of
 from attnbench.bench.gate.report import SETTINGS
 from attnbench.bench.run.events import CellFinished, LoggingListener
 from attnbench.bench.store.records import Records
@@ -47,7 +47,9 @@ def test_every_public_name_is_there_and_explains_itself():
 
 def test_the_root_works_under_the_name_of_another_folder(tmp_path):
     (tmp_path / "clone").symlink_to(Path(attnbench.__file__).parent)
-    script = "import sys, clone; clone.boards; print('clone.bench.api' in sys.modules, 'attnbench' in sys.modules)"
+    script = (
+        "import sys, clone; clone.boards; print('clone.bench.api.boards' in sys.modules, 'attnbench' in sys.modules)"
+    )
     run = subprocess.run([sys.executable, "-P", "-c", script], env=os.environ | {"PYTHONPATH": str(tmp_path)},
                          capture_output=True, text=True)  # fmt: skip
     assert run.stdout == "True False\n", run.stderr
@@ -57,8 +59,8 @@ def test_the_root_works_under_the_name_of_another_folder(tmp_path):
     "names", ["rela,local[window=64,128]", ["rela", "local[window=64..128]"], (Spec("rela"), "local[window=64,128]")]
 )
 def test_names_are_text_or_specs_one_or_several(names):
-    assert [str(spec) for spec in api.specs_of(names)] == ["rela", "local[window=64]", "local[window=128]"]
-    assert api.specs_of(Spec.of("local", window=64)) == (Spec.of("local", window=64),)
+    assert [str(spec) for spec in specs_of(names)] == ["rela", "local[window=64]", "local[window=128]"]
+    assert specs_of(Spec.of("local", window=64)) == (Spec.of("local", window=64),)
 
 
 def test_records_of_a_folder_with_their_failures(results):
@@ -109,23 +111,13 @@ def test_boards_of_records_are_those_that_they_answer(results, bench):
 
 def test_reports_hold_the_same_boards(results):
     boards = attnbench.boards(results)
-    assert [report.board for report in api.reports(results)] == boards
-    assert len(api.reports(results, task="sweep")) == 1
+    assert [report.board for report in reports(results)] == boards
+    assert len(reports(results, task="sweep")) == 1
 
 
-def test_compare_and_choose_answer_from_the_same_records(results):
+def test_compare_answers_from_the_same_records(results):
     (comparison,) = attnbench.compare("rela", results=results, task="lra-text")
     assert comparison.points.value == pytest.approx(10.0)
-    board = attnbench.choose("512", results, task="sweep")
-    assert [row.name for row in board.ranked] == ["linear", "softmax"]
-    assert attnbench.choose(512, results, task="sweep") == board
-    # the machine is that of the costs; the task was not timed there
-    assert attnbench.choose(512, results, task="lra-text", machine="box-1").ranked
-    assert api.lengths_to_choose_at(results, task="lra-text", machine="box-1") == {"step": [512]}
-    with pytest.raises(SelectionError, match="a length such as 512 or 16k"):
-        attnbench.choose("long", results)
-    with pytest.raises(SelectionError, match="at length 32,768"):
-        attnbench.choose("32k", results)
 
 
 def test_what_cannot_be_read_is_told(results, caplog):

@@ -33,7 +33,8 @@ from hostile_folders import (
 from tally import Extent, Tally
 from typer.testing import CliRunner
 
-from attnbench.bench import api
+import attnbench
+from attnbench.bench.api import boards as api
 from attnbench.bench.core.errors import AttnbenchError, StoreError
 from attnbench.bench.core.record import Record
 from attnbench.bench.store.arrays import DamagedArtifact
@@ -215,7 +216,7 @@ def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable
     def plan() -> None:
         # most of the time goes into the count of work
         if zlib.crc32(case.name.encode()) % 4 == 0:
-            api.plan("softmax,rela", "lra-listops,sweep", preset="smoke", results=folder, progress=_Notices())
+            attnbench.plan("softmax,rela", "lra-listops,sweep", preset="smoke", results=folder, progress=_Notices())
 
     def pandas() -> None:
         api.records(folder, notice=_one_line).to_pandas()
@@ -227,10 +228,10 @@ def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable
         "lengths": lambda: api.boards(folder, lengths=True, notice=_one_line),
         "dashboard": page,
         "compare": lambda: api.compare("rela", results=folder, notice=_one_line),
-        "choose": lambda: api.choose(512, results=folder, notice=_one_line),
+        "choose": lambda: attnbench.choose(512, results=folder, notice=_one_line),
         "against": lambda: api.changes(folder, folder, notice=_one_line),
         "plan": plan,
-        "status": lambda: str(api.status(folder)).encode(),
+        "status": lambda: str(attnbench.status(folder)).encode(),
         "pandas": pandas,
         "merge": merged,
     }

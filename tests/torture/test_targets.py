@@ -13,7 +13,7 @@ import pytest
 from hostile_targets import hostile_targets
 from tally import Extent, Tally
 
-from attnbench.bench import api
+import attnbench
 from attnbench.bench.cli.output import line_of
 from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.registry import VARIANTS
@@ -35,14 +35,14 @@ def limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     with asking():
         # the first child waits for torch
         with suppress(AttnbenchError):
-            api.audit("os:getcwd", compile="")
+            attnbench.audit("os:getcwd", compile="")
         yield
 
 
 def problem_of(name: str) -> str | None:
     shape = AttentionShape(heads=4, head_dim=16, max_length=64)
     for way, limit, question in (
-        ("audit", AUDIT_PATIENCE * LIMIT, lambda: str(api.audit(name, compile=""))),
+        ("audit", AUDIT_PATIENCE * LIMIT, lambda: str(attnbench.audit(name, compile=""))),
         ("trial", LIMIT, lambda: ask(VARIANTS, name, TryBuild(Spec(name), shape))),
     ):
         began = time.monotonic()

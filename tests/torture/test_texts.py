@@ -19,7 +19,8 @@ from markdown_it import MarkdownIt
 from rich.cells import cell_len
 from tally import Extent, Tally
 
-from attnbench.bench import api
+import attnbench
+from attnbench.bench.api import boards as api
 from attnbench.bench.board.board import Board
 from attnbench.bench.cli import app
 from attnbench.bench.cli.live import Live
@@ -183,7 +184,7 @@ def test_texts(extent: Extent, tally: Tally, tmp_path: Path, monkeypatch: pytest
         folder = tmp_path / f"case{at}"
         write_hostile(folder, TEXTS[name])
         notices: list[str] = []
-        boards = [*api.boards(folder, notice=notices.append), api.choose(256, folder, notice=_silent)]
+        boards = [*api.boards(folder, notice=notices.append), attnbench.choose(256, folder, notice=_silent)]
         reports = api.reports(folder, notice=_silent)
         assert len(boards) > 3 and len(reports) > 2, f"{name}: its Records make no boards"
         problems = {

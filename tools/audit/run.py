@@ -17,9 +17,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from attnbench.bench import api
 from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.process.ask import asking
+from attnbench.bench.wings.audit.examine import audit
 from attnbench.bench.wings.audit.report import AuditReport, Finding
 
 HERE = Path(__file__).parent
@@ -77,7 +77,7 @@ def audited(target: Target) -> AuditReport:
     """The report of one target; a question where it cannot be built."""
     name = target["name"]
     try:
-        report = api.audit(
+        report = audit(
             name, call=target.get("call", ""), causal=target.get("causal"), compile="",
             by_design=tuple(target.get("design", ())),
         )  # fmt: skip

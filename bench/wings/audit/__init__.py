@@ -1,1 +1,1 @@
-"""The gate for layers and models of others, as they are."""
+"""Audit layers and models of anybody, as they are."""

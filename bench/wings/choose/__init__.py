@@ -1,0 +1,1 @@
+"""Choose a variant for a length, a memory and a quality."""

@@ -1,0 +1,1 @@
+"""Convert a model of Hugging Face, and measure it before and after."""

@@ -1,0 +1,1 @@
+"""Look into a trained model: attention maps, generated text."""

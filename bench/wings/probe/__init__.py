@@ -1,0 +1,1 @@
+"""Profile one variant on a page, in minutes."""

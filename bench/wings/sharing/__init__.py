@@ -1,0 +1,1 @@
+"""Take, check and send Records of other people."""

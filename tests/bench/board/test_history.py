@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.bench import api
+from attnbench.bench.api import boards as api
 from attnbench.bench.board.history import board_of_history
+from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
@@ -52,5 +53,5 @@ def test_a_number_that_no_longer_counts_stays_in_the_history_with_the_reason(ben
     assert {states[name, "2026-02-03"] for name in ("softmax", "rela", "linear")} == {"yes"}
     reasons = {row.entries[3].text for _, row in board.rows if row.entries[0].text == "2026-01-02"}
     assert reasons == {"no: of other code of the variant, or of the kernels of another kind of device"}
-    with pytest.raises(api.AttnbenchError, match="no Records of task"):
+    with pytest.raises(AttnbenchError, match="no Records of task"):
         api.boards(tmp_path, task="max", history=True)

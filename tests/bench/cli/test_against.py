@@ -30,7 +30,7 @@ def test_one_line_says_pass_or_fail(bench, tmp_path, capsys) -> None:
 
 
 def test_a_folder_without_records_is_told_before_anything_runs(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("attnbench.bench.api.run", lambda **options: pytest.fail("it ran"))
+    monkeypatch.setattr("attnbench.bench.api.run.run", lambda **options: pytest.fail("it ran"))
     command = ["attnbench", "run", "--variants", "rela", "--task", "sweep", "--against"]
     (tmp_path / "file").touch()
     for folder, said in ((tmp_path / "none", "no Records in"), (tmp_path / "file", "expected a folder, got the file")):

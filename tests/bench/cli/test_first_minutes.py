@@ -12,7 +12,6 @@ from small_run import SmallRun
 from typer.testing import CliRunner
 
 from attnbench.bench.cli import completion, pages
-from attnbench.bench.cli.advice import EXAMPLES
 from attnbench.bench.cli.app import app
 
 RESULTS = str(Path(__file__).parents[3] / "results")
@@ -20,8 +19,10 @@ RESULTS = str(Path(__file__).parents[3] / "results")
 
 def commands() -> dict[str, object]:
     """Every command by its words."""
-    found = {}
-    for name, command in typer.main.get_command(app).commands.items():
+    found: dict[str, object] = {}
+    group = typer.main.get_command(app)
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
         inner = getattr(command, "commands", None)
         found |= {name: command} if inner is None else {f"{name} {each}": inner[each] for each in inner}
     return found
@@ -29,17 +30,14 @@ def commands() -> dict[str, object]:
 
 @pytest.mark.parametrize("name", sorted(commands()))
 def test_the_help_of_every_command_ends_with_an_example_that_it_takes(name: str) -> None:
-    words = shlex.split(EXAMPLES[name])
+    example = commands()[name].epilog.removeprefix("Example: ")
+    words = shlex.split(example)
     assert words[: 1 + len(name.split())] == ["attnbench", *name.split()]
     commands()[name].make_context(name, words[1 + len(name.split()) :])
     shown = CliRunner().invoke(app, [*name.split(), "--help"]).output
-    assert " ".join(shown.split()).endswith(f"Example: {EXAMPLES[name]}") and shown.count("Example:") == 1
+    assert " ".join(shown.split()).endswith(f"Example: {example}") and shown.count("Example:") == 1
     # a word longer than its column would be cut and end in an ellipsis
     assert not re.search(r"\w…", shown)
-
-
-def test_no_example_is_of_a_command_that_is_not_there() -> None:
-    assert set(EXAMPLES) == set(commands())
 
 
 @pytest.mark.parametrize(
@@ -70,23 +68,6 @@ def test_a_shell_asks_for_completions_and_gets_them() -> None:
     }
     asked = CliRunner().invoke(app, [], prog_name="attnbench", env=words)
     assert asked.output.split() == ["rela,entmax15"]
-
-
-def test_choose_without_a_length_shows_what_it_can_answer(tmp_path: Path) -> None:
-    shown = CliRunner().invoke(app, ["choose", "--results", RESULTS])
-    assert shown.exit_code == 0 and "a training step at 128, 192, 256, 512" in shown.output
-    command = shown.output.split("`attnbench choose --length ")[1].split("`")[0]
-    answer = CliRunner().invoke(app, ["choose", "--length", *shlex.split(command)])
-    assert answer.exit_code == 0 and "Which attention costs least" in answer.output
-    shown = CliRunner().invoke(app, ["choose", "--results", RESULTS, "--mode", "decode"])
-    assert "--mode decode" in shown.output
-    # trainings alone
-    (tmp_path / "records").mkdir()
-    (committed,) = Path(RESULTS, "facts", "records").glob("eb2a*.jsonl")
-    trainings = [line for line in committed.read_text().split("\n") if '"task":"parity"' in line]
-    (tmp_path / "records" / committed.name).write_text("\n".join(trainings) + "\n")
-    shown = CliRunner().invoke(app, ["choose", "--results", str(tmp_path), "--mode", "decode"])
-    assert f"mode=decode]' --results {tmp_path}" in shown.output
 
 
 def test_a_plan_says_that_its_time_is_an_estimate_where_nothing_has_run(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attnbench.bench.cli.answers import choose, compare
+from attnbench.bench.cli.compare import compare
 from attnbench.bench.cli.leaderboard import leaderboard
 from attnbench.bench.cli.pages import dashboard, explain, say_page
 from attnbench.bench.core.errors import SelectionError, StoreError
@@ -182,7 +182,7 @@ def test_compare_gives_the_answer_first(results: Path) -> None:
 def test_compare_gives_one_sentence_a_board_where_there_are_many(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnbench.bench.cli.answers.MOST_IN_FULL", 0)
+    monkeypatch.setattr("attnbench.bench.cli.compare.MOST_IN_FULL", 0)
     lines = run("rela", "--results", str(results), command=compare).split("\n")
     assert lines[0].endswith(" pairs. Better.") and lines[1:] == ["", "`--task TASK` adds power, cost and data.", ""]
 
@@ -213,15 +213,6 @@ def test_a_suite_shows_what_it_lacks(results: Path) -> None:
 def test_lengths_need_two_lengths(results: Path) -> None:
     with pytest.raises(SelectionError, match="two lengths or more"):
         run("--results", str(results), "--lengths")
-
-
-def test_choose_understands_lengths_and_sizes(results: Path) -> None:
-    with pytest.raises(SelectionError, match="a training step was not timed at length 16,384, nor at any other"):
-        run("--results", str(results), "--length", "16k", "--memory", "40GB", command=choose)
-    with pytest.raises(SelectionError, match="a length such as"):
-        run("--results", str(results), "--length", "long", command=choose)
-    with pytest.raises(SelectionError, match="a size such as"):
-        run("--results", str(results), "--length", "1k", "--memory", "much", command=choose)
 
 
 def test_the_page_of_a_run_goes_through_no_planted_link(

@@ -26,8 +26,7 @@ from attnbench.bench.plan.suite import load_suite
 from attnbench.bench.process.ask import asking
 from attnbench.bench.run import estimate
 from attnbench.bench.run.estimate import COUNTED_LENGTHS, GPUS, CountWork, Estimator, Rates, at_length, machines
-from attnbench.bench.run.executors.local import LocalExecutor
-from attnbench.bench.run.resources import planned_resources
+from attnbench.bench.run.executors.local import LocalExecutor, planned_resources
 from attnbench.tasks.data import prepared
 from attnbench.variants.contract import AttentionShape
 

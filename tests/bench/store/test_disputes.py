@@ -10,7 +10,7 @@ import pytest
 from boards import text
 from sent_folders import trained
 
-from attnbench.bench import api
+from attnbench.bench.api import boards as api
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement, Record
 from attnbench.bench.store.agreement import is_disputed

@@ -16,17 +16,17 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.executor_settings import SlurmOptions
+from attnbench.bench.run.executors.engines import status_of
 from attnbench.bench.run.executors.executor import Needs
 from attnbench.bench.run.job import Job
-from attnbench.bench.run.status import status_of
 from attnbench.bench.store.store import Store
 from attnbench.bench.wings.clusters.job_files import JobFiles, Submission
+from attnbench.bench.wings.clusters.settings import SlurmOptions
 from attnbench.bench.wings.clusters.slurm import SlurmExecutor
 
 pytest.importorskip("submitit", reason="the extra slurm is not installed")
 
-SUPPORT = Path(__file__).parents[2] / "support"
+SUPPORT = Path(__file__).parents[3] / "support"
 VARIANTS = "softmax,rela,linear"
 PATIENCE = 120.0
 

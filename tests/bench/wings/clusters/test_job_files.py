@@ -19,8 +19,8 @@ from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.suite import Suite
 from attnbench.bench.run.events import Began, CellFinished, Event, Stage, TrainingProgress
+from attnbench.bench.run.executors.engines import status_of
 from attnbench.bench.run.runner import Runner, RunRequest
-from attnbench.bench.run.status import status_of
 from attnbench.bench.store.store import Store
 from attnbench.bench.wings.clusters import job_files
 from attnbench.bench.wings.clusters.job_files import JobFiles, Submission

@@ -150,7 +150,7 @@ def test_fine_tuning_starts_from_the_first_weights_and_reports_cost(converted):
 
 
 def test_boards_rank_conversions_like_any_other(converted):
-    from attnbench.bench.api import boards
+    from attnbench.bench.api.boards import boards
 
     # one for each temperature, and one of fine-tuning
     found = boards(converted[1].root)
@@ -330,7 +330,7 @@ def test_a_classifier_is_ranked_by_accuracy_on_lines_of_ones_own(classified):
     tables = tables_of(records, "entmax15")
     assert tables[0][0] == ("accuracy, zero-shot", "T = 1") and tables[1][0][1] == "accuracy"
     assert "+0.0000 accuracy against softmax" in sentence_of(records, "entmax15")
-    from attnbench.bench.api import boards
+    from attnbench.bench.api.boards import boards
 
     assert all("accuracy" in board.to_pandas() for board in boards(store.root))
 

@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 import attnbench
-from attnbench.bench import api
 from attnbench.bench.cli import pages
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import SelectionError
@@ -19,7 +18,8 @@ from attnbench.bench.gate.case import Measured
 from attnbench.bench.gate.report import CheckReport, Setting
 from attnbench.bench.gate.suite import Property
 from attnbench.bench.run.events import LoggingListener
-from attnbench.bench.run.questions import SeesOrder
+from attnbench.bench.wings.probe import probe as module
+from attnbench.bench.wings.probe.order import SeesOrder
 from attnbench.bench.wings.probe.page import ProbedCost, probe_report
 from attnbench.bench.wings.probe.run_probe import examined_by
 from attnbench.bench.wings.probe.score import Neighbour, ProbedTask
@@ -37,7 +37,7 @@ def said(monkeypatch):
     def run(*words, tasks=((DONE, DONE),), examined=GREEN):
         cost = ProbedCost(length=1024, ratio=Interval(0.8, 0.78, 0.82), rounds=9)
         made = probe_report("mine", examined, list(tasks), [cost], [Neighbour("softmax", 0.0, 2)])
-        monkeypatch.setattr(api, "probe", lambda *given, **options: made)
+        monkeypatch.setattr(module, "probe", lambda *given, **options: made)
         ended = CliRunner().invoke(app, ["probe", "mine", *words])
         return ended.exit_code, ended.stdout
 
@@ -94,7 +94,7 @@ def test_the_exit_code_tells_a_red_gate_from_what_cannot_run_here(said):
     ],
 )
 def test_wrong_words_are_told_before_anything_is_examined(variant, preset, message, monkeypatch, tmp_path):
-    monkeypatch.setattr(api, "check", lambda *given, **options: pytest.fail("examined"))
+    monkeypatch.setattr(module, "check", lambda *given, **options: pytest.fail("examined"))
     with pytest.raises(SelectionError, match=message.replace("[", r"\[")):
         attnbench.probe(variant, preset=preset, results=tmp_path)
 
@@ -126,7 +126,7 @@ def test_the_variant_whose_gate_runs_is_said_before(monkeypatch, tmp_path):
     said, told = [], LoggingListener()
     told.notice = said.append
     monkeypatch.setattr(
-        api, "check", lambda spec, device: CheckReport(name="", results=(), seconds=0.0, problem=said[0])
+        module, "check", lambda spec, device: CheckReport(name="", results=(), seconds=0.0, problem=said[0])
     )
     found = attnbench.probe("rela", results=tmp_path, progress=told)
     assert said == ["gate: testing rela"] and found.lines[0].text == said[0]

@@ -249,7 +249,7 @@ def test_merge_names_what_was_copied_from_the_target(
 
 
 def test_committed_results_are_sound() -> None:
-    found = validate_records(Path(__file__).parents[3] / "results")
+    found = validate_records(Path(__file__).parents[4] / "results")
     assert found.count > 300 and found.findings == ()
 
 

@@ -13,9 +13,8 @@ from attnbench.bench.gate.report import SETTINGS, CheckReport
 from attnbench.bench.gate.suite import GateResult
 from attnbench.bench.gate.twins import Path
 from attnbench.bench.process import side_by_side as side
-from attnbench.bench.run import check_together as module
-from attnbench.bench.run.check_together import check_together, joined, processes_for
-from attnbench.bench.run.questions import CheckVariant
+from attnbench.bench.run import check as module
+from attnbench.bench.run.check import CheckVariant, check_together, joined, processes_for
 
 
 def answered(question: CheckVariant) -> CheckReport:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.plan.executor_settings import ExecutorSettings, RayOptions, SlurmOptions
+from attnbench.bench.plan.executor_settings import ExecutorSettings
 from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.wings.clusters.settings import RayOptions, SlurmOptions
 
 SUITE = """
 tasks = ["lra-text"]
