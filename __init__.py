@@ -7,12 +7,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .bench.api.boards import boards, compare, records
+    from .bench.api.boards import boards, records
     from .bench.api.check import check
+    from .bench.api.pages import compare
     from .bench.api.run import plan, register, run, status
     from .bench.core.errors import AttnbenchError
 
-_MODULES = {"api.boards": ("boards", "compare", "records"), "api.check": ("check",),
+_MODULES = {"api.boards": ("boards", "records"), "api.check": ("check",), "api.pages": ("compare",),
             "api.run": ("plan", "register", "run", "status"), "core.errors": ("AttnbenchError",)}  # fmt: skip
 
 

@@ -117,7 +117,8 @@ def _items(what: What, load: bool) -> Iterator[Item]:
                 yield Item(name=name, origin=", ".join(tasks), description=_recipe_line(recipe))
         return
     if what is What.SUITES:
-        from ..plan.suite import built_in, load_suite
+        from ..plan.suite import load_suite
+        from ..plan.suites import built_in
 
         for name in built_in():
             yield Item(name=name, origin="attnbench", description=load_suite(name).description)
@@ -166,7 +167,7 @@ def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
                 yield Fact(", ".join(tasks), text)
             yield from _foreign_recipes(spec)
             return
-        from ..plan.suite import built_in
+        from ..plan.suites import built_in
 
         if spec.name in built_in():
             raise SelectionError(f"{spec.name!r} is a suite; `attnbench plan --suite {spec.name}` shows its cells")

@@ -32,7 +32,7 @@ def compare(
     from dataclasses import asdict
 
     from ...dashboards.escape import visible
-    from ..api import boards as api
+    from ..api import pages as api
     from ..core.errors import SelectionError
     from ..core.spec import parse_selection
 

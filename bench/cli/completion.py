@@ -37,7 +37,7 @@ def _tasks() -> Iterable[str]:
 
 
 def _suites() -> Iterable[str]:
-    from ..plan.suite import built_in
+    from ..plan.suites import built_in
 
     return built_in()
 

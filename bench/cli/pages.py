@@ -43,7 +43,7 @@ def dashboard(
     refuse_unwritable(out / "index.html")
     from ...dashboards.figures import figures as figures_of
     from ...dashboards.overview_figures import overview_figures
-    from ..api import boards as api
+    from ..api import pages as api
     from ..stats.format import counted
 
     reports = api.reports(suite=suite, published=published, notice=warn, **filters)
@@ -66,7 +66,7 @@ def write_page(reports: Sequence[Report], path: Path, *, title: str = "attnbench
     Raises StoreError where it cannot be written.
     """
     from ...dashboards import html
-    from ..api import boards as api
+    from ..api import pages as api
 
     _needs_addresses()
     overview = api.overview(reports) if len(reports) > 1 else None
@@ -75,7 +75,7 @@ def write_page(reports: Sequence[Report], path: Path, *, title: str = "attnbench
 
 def say_page(results: Path) -> None:
     """Writes the page of a whole results folder into it and says where; without the extra, how to get one."""
-    from ..api import boards as api
+    from ..api import pages as api
     from ..core.errors import StoreError
 
     if missing_extra():

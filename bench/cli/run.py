@@ -109,7 +109,7 @@ def _share(text: str) -> float:
 
 def _is_slower(found: Records, against: Path, limit: float) -> bool:
     """Says in one line whether anything became slower than in the older folder by more than `limit`."""
-    from ..api import boards as api
+    from ..api import pages as api
 
     changes = api.changes(found, against, notice=warn)
     slower = [change for change in changes if change.is_slower(limit)]
@@ -124,7 +124,7 @@ def _is_slower(found: Records, against: Path, limit: float) -> bool:
 
 def _say_next(found: Records, boards: Sequence[Board]) -> None:
     """The best variant against softmax in words, and a page of everything in this folder."""
-    from ..api import boards as api
+    from ..api import pages as api
     from .compare import say_comparison
     from .pages import say_page
 

@@ -17,8 +17,7 @@ from ..core.registry import TASKS, VARIANTS, Registry, nearest
 from ..core.spec import Spec, parse_selection
 from .executor_settings import ExecutorSettings, executor_of
 from .facts import task_facts
-
-FOLDER = Path(__file__).with_name("suites")
+from .suites import FOLDER, built_in
 
 LONGEST_PATH = 250
 MOST_SEEDS = 1_000
@@ -161,11 +160,6 @@ def suite_with(
     base = load_suite(suite) if suite is not None else Suite(name="", tasks=(), variants=())
     asked = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     return replace(asked, variants=with_matched_parameters(asked.variants)) if matched else asked
-
-
-def built_in() -> list[str]:
-    """Names of the suites that come with attnbench."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def _decoded(values: dict[str, Any], where: str) -> _SuiteFile:

@@ -329,7 +329,7 @@ def test_importing_the_package_and_naming_its_functions_imports_nothing_heavy(us
 def test_help_and_lists_import_neither_torch_nor_pandas(arguments):
     script = (
         "import sys\n"
-        "from attnbench.bench.cli import main\n"
+        "from attnbench.bench.cli.main import main\n"
         f"sys.argv = ['attnbench', *{arguments!r}]\n"
         "try:\n    code = main()\nexcept SystemExit as end:\n    code = end.code\n"
         "print(sorted({'torch', 'pandas', 'numpy'} & sys.modules.keys()), code or 0, file=sys.stderr)\n"

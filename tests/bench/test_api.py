@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import attnbench
-from attnbench.bench.api.boards import reports
+from attnbench.bench.api.pages import reports
 from attnbench.bench.core.errors import AttnbenchError, SelectionError, StoreError
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import VARIANTS

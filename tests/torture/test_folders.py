@@ -35,6 +35,7 @@ from typer.testing import CliRunner
 
 import attnbench
 from attnbench.bench.api import boards as api
+from attnbench.bench.api import pages
 from attnbench.bench.core.errors import AttnbenchError, StoreError
 from attnbench.bench.core.record import Record
 from attnbench.bench.store.arrays import DamagedArtifact
@@ -208,7 +209,7 @@ def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable
             str(finding).encode()
 
     def page() -> None:
-        reports = api.reports(folder, notice=_one_line)
+        reports = pages.reports(folder, notice=_one_line)
         # drawing takes most of the time, and depends little on what is drawn
         if zlib.crc32(case.name.encode()) % 8 == 0:
             html.render(reports).encode()
@@ -227,9 +228,9 @@ def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable
         "boards": render,
         "lengths": lambda: api.boards(folder, lengths=True, notice=_one_line),
         "dashboard": page,
-        "compare": lambda: api.compare("rela", results=folder, notice=_one_line),
+        "compare": lambda: pages.compare("rela", results=folder, notice=_one_line),
         "choose": lambda: attnbench.choose(512, results=folder, notice=_one_line),
-        "against": lambda: api.changes(folder, folder, notice=_one_line),
+        "against": lambda: pages.changes(folder, folder, notice=_one_line),
         "plan": plan,
         "status": lambda: str(attnbench.status(folder)).encode(),
         "pandas": pandas,

@@ -21,6 +21,7 @@ from tally import Extent, Tally
 
 import attnbench
 from attnbench.bench.api import boards as api
+from attnbench.bench.api import pages
 from attnbench.bench.board.board import Board
 from attnbench.bench.cli import app
 from attnbench.bench.cli.live import Live
@@ -179,13 +180,13 @@ def test_texts(extent: Extent, tally: Tally, tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     harmless = tmp_path / "harmless"
     write_hostile(harmless, HARMLESS)
-    outline = Outline(page.render(api.reports(harmless, notice=_silent))).tags
+    outline = Outline(page.render(pages.reports(harmless, notice=_silent))).tags
     for at, name in enumerate(extent.of(list(TEXTS), sample=1)):
         folder = tmp_path / f"case{at}"
         write_hostile(folder, TEXTS[name])
         notices: list[str] = []
         boards = [*api.boards(folder, notice=notices.append), attnbench.choose(256, folder, notice=_silent)]
-        reports = api.reports(folder, notice=_silent)
+        reports = pages.reports(folder, notice=_silent)
         assert len(boards) > 3 and len(reports) > 2, f"{name}: its Records make no boards"
         problems = {
             **problems_of_boards(boards),

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from ...cli.command import command
-from ...cli.in_child import leave_cell_to_child
 from ...cli.leaderboard import refuse_unwritable, replace_text
 from ...cli.options import RESULTS, DataDir, Device, Picture, Results
 from ...cli.output import say, warn
@@ -36,6 +35,7 @@ def inspect(
     needs_extra()
     from ...store.store import Store
     from ...store.trained import find_trained
+    from .foreign_cell import leave_cell_to_child
 
     store = Store(results, warn)
     record = find_trained(store, cell)

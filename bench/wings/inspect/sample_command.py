@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from ...cli.command import command
-from ...cli.in_child import leave_cell_to_child
 from ...cli.options import RESULTS, DataDir, Device, Results
 from ...cli.output import warn
 
@@ -33,6 +32,7 @@ def sample(
     from ...core.errors import SelectionError
     from ...store.store import Store
     from ...store.trained import find_trained
+    from .foreign_cell import leave_cell_to_child
 
     if not prompt:
         raise SelectionError("the prompt is empty; give at least one byte, since the first token is not predicted")

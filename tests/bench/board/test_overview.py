@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from attnbench.bench.api.boards import overview, reports
+from attnbench.bench.api.pages import overview, reports
 from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
 from attnbench.bench.board.notes import note
 from attnbench.bench.board.overview import suites_with_boards

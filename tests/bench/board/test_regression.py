@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.bench.api.boards import changes
+from attnbench.bench.api.pages import changes
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.store.store import Store
 

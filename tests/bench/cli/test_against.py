@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.bench.cli import main
+from attnbench.bench.cli.main import main
 from attnbench.bench.cli.run import _is_slower, _share
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.store.store import Store

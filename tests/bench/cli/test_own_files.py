@@ -5,7 +5,7 @@ import json
 import pytest
 import typer
 
-from attnbench.bench.cli import main
+from attnbench.bench.cli.main import main
 from attnbench.bench.cli.options import selected
 from attnbench.bench.core.decode import decode_hook
 from attnbench.bench.core.errors import SelectionError

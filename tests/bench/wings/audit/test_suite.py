@@ -369,7 +369,7 @@ class MyOwn:
 
 @pytest.mark.slow
 def test_the_command_audits_a_file_in_a_child(tmp_path, monkeypatch, capsys):
-    from attnbench.bench.cli import main
+    from attnbench.bench.cli.main import main
 
     (tmp_path / "mine.py").write_text(MyOwn.TEXT)
     monkeypatch.chdir(tmp_path)

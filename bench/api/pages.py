@@ -1,0 +1,77 @@
+"""Pages of a results folder, and comparisons in words, from Python; nothing here needs PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from ..core.log import LOG, Notice
+from ..core.paths import RESULTS
+from ..store.records import Records
+from .boards import answered
+
+if TYPE_CHECKING:
+    from ..board.compare import Comparison
+    from ..board.filters import Filters
+    from ..board.regression import Change
+    from ..board.report import Overview, Report
+
+
+def reports(
+    results: str | Path | Records = RESULTS,
+    *,
+    suite: str | None = None,
+    margin: float | None = None,
+    published: bool = False,
+    notice: Notice = LOG.warning,
+    **filters: Unpack[Filters],
+) -> list[Report]:
+    """As `boards`, each with its figures: what a page shows of it.
+
+    suite: first the average over the tasks of this suite with a picture of all, then its tasks alone. Without it, the
+    average of each built-in suite whose tasks are all there comes before them.
+    """
+    from ..board.published import reports_with_published
+    from ..board.select_reports import scored_reports
+    from ..plan.suite import load_suite
+    from ..plan.suites import built_in
+
+    table, predictions, keys = answered(results, notice, filters)
+    only = None if suite is None else load_suite(suite).declaration
+    known = [load_suite(name).declaration for name in built_in()]
+    found = scored_reports(table, predictions, keys, margin, suite=only, known=known)
+    return reports_with_published(found) if published else found
+
+
+def overview(reports: Sequence[Report]) -> Overview:
+    """What a page of these reports opens with: who leads each board, and pictures of all tasks."""
+    from ..board.overview import overview_of
+
+    return overview_of(reports)
+
+
+def compare(
+    one: str,
+    other: str = "softmax",
+    results: str | Path | Records = RESULTS,
+    *,
+    margin: float | None = None,
+    notice: Notice = LOG.warning,
+    **filters: Unpack[Filters],
+) -> list[Comparison]:
+    """How two variants differ on each board that has both, with intervals and in words.
+
+    Raises SelectionError where no board has both.
+    """
+    from ..board.compare import compare_on_boards
+
+    table, predictions, keys = answered(results, notice, filters)
+    return compare_on_boards(table, keys, one, other, predictions, margin)
+
+
+def changes(results: str | Path | Records, against: str | Path, notice: Notice = LOG.warning) -> list[Change]:
+    """How each cost over softmax differs from that in an older folder, the slowest first; SelectionError for none."""
+    from ..board.regression import changes_since
+
+    return changes_since(*(answered(each, notice, {})[::2] for each in (results, against)))
