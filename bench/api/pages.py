@@ -27,7 +27,7 @@ def reports(
     notice: Notice = LOG.warning,
     **filters: Unpack[Filters],
 ) -> list[Report]:
-    """As `boards`, each with its figures: what a page shows of it.
+    """The boards of a folder with their figures, for a page.
 
     suite: first the average over the tasks of this suite with a picture of all, then its tasks alone. Without it, the
     average of each built-in suite whose tasks are all there comes before them.
@@ -45,7 +45,7 @@ def reports(
 
 
 def overview(reports: Sequence[Report]) -> Overview:
-    """What a page of these reports opens with: who leads each board, and pictures of all tasks."""
+    """The opening of a page of these reports: who leads each board, and pictures of all tasks."""
     from ..board.overview import overview_of
 
     return overview_of(reports)
@@ -60,7 +60,7 @@ def compare(
     notice: Notice = LOG.warning,
     **filters: Unpack[Filters],
 ) -> list[Comparison]:
-    """How two variants differ on each board that has both, with intervals and in words.
+    """Compare two variants on each board that has both, with intervals and in words.
 
     Raises SelectionError where no board has both.
     """
@@ -71,7 +71,7 @@ def compare(
 
 
 def changes(results: str | Path | Records, against: str | Path, notice: Notice = LOG.warning) -> list[Change]:
-    """How each cost over softmax differs from that in an older folder, the slowest first; SelectionError for none."""
+    """The change of each cost over softmax since an older folder, the slowest first; SelectionError for none."""
     from ..board.regression import changes_since
 
     return changes_since(*(answered(each, notice, {})[::2] for each in (results, against)))

@@ -113,7 +113,7 @@ def plan(
 
 
 def status(results: str | Path = RESULTS) -> RunStatus:
-    """What the last run has queued, what runs and where, and what has ended; nothing is asked of any engine."""
+    """The jobs of the last run, queued, running and ended; nothing is asked of any engine."""
     from ..run.executors.engines import status_of
 
     return status_of(Path(results))

@@ -33,7 +33,7 @@ LACKS_MEMORY = re.compile("cannot allocate memory|failed to map|out of memory", 
 """The words of the loader for a library that no memory is left for."""
 
 COMMAND_PATIENCE = 60.0
-"""How often the time of an answer a whole command may take that a child runs."""
+"""A whole command that a child runs may take so many times the patience of one answer."""
 
 TRACEBACK = "ATTNBENCH_TRACEBACK"
 """The environment variable that shows the traceback of a fault."""
@@ -166,7 +166,7 @@ def _run() -> int:
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """What a command has printed, and how it ended."""
+    """The output of a command, and its exit code."""
 
     exit_code: int
     output: str

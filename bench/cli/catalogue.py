@@ -192,7 +192,7 @@ class DescribePlugin(Request[list[Fact]]):
 
 @dataclass(frozen=True, slots=True)
 class NamesTask(Request[bool]):
-    """Whether FILE.py:NAME is a task."""
+    """True if FILE.py:NAME is a task."""
 
     name: str
 

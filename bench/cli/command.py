@@ -1,4 +1,4 @@
-"""What a command says of itself: its place in the help and a right use of it; the typer class of all commands.
+"""The mark of a command, with its place in the help and a right use of it, and the typer class of all commands.
 
 A command is a function, or a `typer.Typer` of several, below an entry point of `attnbench.commands` where a package
 brings it. Its module is imported before its command runs and for `attnbench --help`, so that libraries

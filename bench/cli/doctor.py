@@ -180,7 +180,7 @@ def _results(folder: Path) -> Iterator[DoctorCheck]:
 
 
 def _is_current(record: Record) -> bool:
-    """Whether this attnbench would give the Record the same version; not for a task that is not installed."""
+    """True if this attnbench would give the Record the same version; not for a task that is not installed."""
     from ..core.errors import AttnbenchError
     from ..plan.fingerprint import versions_of
 

@@ -23,13 +23,13 @@ from ..run.events import CellFinished, CellStarted, Event, Stage, TrainingProgre
 from .output import console, line_of
 
 COUNT_WIDTH, TIME_WIDTH = 11, 7
-"""Of `12345/12345` and `1:02:03`."""
+"""The widths of `12345/12345` and `1:02:03`, in characters."""
 
 WIDE = 120
 """Columns of a terminal with room for bars."""
 
 QUIET_SECONDS = 30.0
-"""How often a long Cell reports where output is not a terminal."""
+"""Seconds between two reports of a long Cell where output is not a terminal."""
 
 
 class Live:

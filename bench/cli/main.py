@@ -32,7 +32,7 @@ class Interrupted(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """As shells write the end by a signal."""
+        """The code by which a shell knows the end by a signal."""
         return 128 + self.number
 
 

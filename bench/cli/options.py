@@ -205,7 +205,7 @@ FILTERS: Mapping[str, tuple[Any, object]] = {
         None,
     ),
 }
-"""Which boards a command reads, and how it judges them."""
+"""The options of a command that reads boards: which of them, and how to judge."""
 
 RUN: Mapping[str, tuple[Any, object]] = {
     "variants": (

@@ -84,7 +84,7 @@ def project_files(kind: PluginKind, name: str) -> dict[str, str]:
 
 
 def _commands(kind: PluginKind, name: str) -> str:
-    """What to type once the project is installed."""
+    """The commands to type once the project is installed."""
     lines = templates.VARIANT_COMMANDS if kind is PluginKind.VARIANT else templates.TASK_COMMANDS
     return _filled(lines, {"name": name})
 

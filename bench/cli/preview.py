@@ -24,7 +24,7 @@ SHOWN = 300
 
 
 def is_image(problem: Problem, subset: Subset) -> bool:
-    """Whether examples are square gray images: never padded, one id for each gray value, as many as a square has."""
+    """True if examples are square gray images: never padded, one id for each gray value, as many as a square has."""
     length = len(subset.split.sequence(0)) if len(subset) else 0
     return (
         isinstance(problem, Classification)

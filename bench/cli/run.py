@@ -108,7 +108,7 @@ def _share(text: str) -> float:
 
 
 def _is_slower(found: Records, against: Path, limit: float) -> bool:
-    """Says in one line whether anything became slower than in the older folder by more than `limit`."""
+    """Print in one line whether anything became slower than in the older folder by more than `limit`."""
     from ..api import pages as api
 
     changes = api.changes(found, against, notice=warn)
@@ -137,11 +137,11 @@ def _say_next(found: Records, boards: Sequence[Board]) -> None:
 
 
 def _no_notice(text: str) -> None:
-    """What a folder's Records lack is said elsewhere: above the boards, beside the times."""
+    """Says nothing: the boards and the times name what the Records of a folder lack."""
 
 
 def _is_expected(failed: Record) -> bool:
-    """Whether a failure is an answer: to a sweep, whose lengths may be beyond a variant, all but a crash is one."""
+    """True if a failure is an answer: to a sweep, whose lengths may be beyond a variant, all but a crash is one."""
     from ..plan.facts import task_facts
 
     swept = task_facts(failed.cell.task).only_timed

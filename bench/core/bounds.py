@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 MOST_LINE_BYTES = 16 * 2**20
-"""Of one Record, event or curve: longer text is not even parsed."""
+"""The longest line of one Record, event or curve: longer text is not even parsed."""
 
 MOST_SPEC_CHARACTERS = 1000
 
 MOST_MAGNITUDE = 1e100
-"""Of a measured number that is finite: sums of squares must not overflow."""
+"""The largest finite number of a measurement: sums of squares must not overflow."""
 
 _EXACT = 2**53  # beyond it a float no longer tells two whole numbers apart
 
@@ -25,7 +25,7 @@ Whole = Annotated[int, Meta(ge=-_EXACT, le=_EXACT)]
 Count = Annotated[int, Meta(ge=0, le=_EXACT)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Meta(ge=0, le=9_999)]
-"""Of a layer or a head: tables and pictures are made with a place for each."""
+"""The index of a layer or a head: tables and pictures are made with a place for each."""
 
 Rate = Annotated[float, Meta(gt=0, le=MOST_MAGNITUDE)]
 """Operations or bytes a second."""
@@ -33,7 +33,7 @@ Rate = Annotated[float, Meta(gt=0, le=MOST_MAGNITUDE)]
 Seconds = Annotated[float, Meta(ge=0, le=2**40)]
 
 Points = Annotated[float, Meta(ge=0, le=1e6)]
-"""What a board multiplies a score by, and the margin that it allows."""
+"""The number that a board multiplies a score by, and the margin that it allows."""
 
 MachineId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,120}\Z")]
 """Part of a file's name."""

@@ -124,7 +124,7 @@ def without_surrogates(value: Any) -> Any:
 
 
 def decode_hook(kind: type[Any], value: Any) -> Any:
-    """How msgspec reads the types that it does not know; raises ValueError where `value` is no text for one."""
+    """Read for msgspec the types that it does not know; raises ValueError where `value` is no text for one."""
     if not isinstance(value, str):
         raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
     if kind is not Spec:
@@ -135,7 +135,7 @@ def decode_hook(kind: type[Any], value: Any) -> Any:
 
 
 def encode_hook(value: Any) -> Any:
-    """How msgspec writes the types that it does not know; raises NotImplementedError for any but ours and NumPy's."""
+    """Write for msgspec the types that it does not know; raises NotImplementedError for any but ours and NumPy's."""
     if isinstance(value, float):
         return float(value)
     if isinstance(value, Spec | Path):

@@ -99,7 +99,7 @@ def origin_of(point: EntryPoint | Target) -> str:
 
 
 def is_own(point: EntryPoint | Target) -> bool:
-    """Whether an entry point names code of attnbench itself.
+    """True if an entry point names code of attnbench itself.
 
     A target never does: whoever sends a Record may name any function that a module of ours can reach, such as
     `attnbench.bench.core.files:os.abort`.

@@ -52,7 +52,7 @@ class Unsupported(AttnbenchError):
 
 
 def crash_text(error: BaseException) -> str:
-    """Says what ended code of others: the exception and its innermost frame, on one line.
+    """Describe what ended code of others: the exception and its innermost frame, on one line.
 
     The frame is enough to find it; a whole traceback does not fit on a board. An exception may fail to give its text.
     """

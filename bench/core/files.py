@@ -119,7 +119,7 @@ def open_folder(path: str | Path, *, folder: int | None = None, follow: bool = T
 
 
 def is_trusted(path: Path) -> bool:
-    """Whether `path` is there and nobody but this user and root could have made or changed it.
+    """True if `path` is there and nobody but this user and root could have made or changed it.
 
     Owner and mode are looked at, of the file and of every folder above it, since who may write in a folder may exchange
     what lies there. A sticky folder such as `/tmp` protects what others own. A folder that others cannot enter protects

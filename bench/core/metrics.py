@@ -50,7 +50,7 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Whether it is a share of right examples, with the noise of coin tosses."""
+        """True if it is a share of right examples, with the noise of coin tosses."""
         return self.name == "accuracy"
 
     @property

@@ -80,7 +80,7 @@ class Registry:
         return sorted(self._found.disabled, key=lambda entry: (entry.name, entry.origin))
 
     def is_foreign(self, name: str) -> bool:
-        """Whether `name` is third-party code that this process must not import: neither attnbench's nor declared here.
+        """True if `name` is third-party code that this process must not import: neither attnbench's nor declared here.
 
         Raises SelectionError for an unknown name; not for FILE.py:NAME, which is looked for when it is used.
         """
@@ -90,7 +90,7 @@ class Registry:
         return not (_IMPORTS.foreign or all(own))
 
     def parts(self, name: str) -> list[tuple[Registry, str]]:
-        """What a name is made of: itself, or the variants and the wrappers of `gate+softmax` and `delta:3//softmax`."""
+        """The parts of a name: itself, or the variants and the wrappers of `gate+softmax` and `delta:3//softmax`."""
         if self.wrappers is None or not any(joint in name for joint in ("+", "//")):
             return [(self, name)]
         spec = Spec.parse(name)
@@ -98,11 +98,11 @@ class Registry:
         return list(dict.fromkeys(variants + [(self.wrappers, each.name) for each in spec.all_wrappers]))
 
     def is_own(self, name: str) -> bool:
-        """Whether `name` is code of attnbench itself. Raises SelectionError for an unknown name."""
+        """True if `name` is code of attnbench itself. Raises SelectionError for an unknown name."""
         return all(is_own(registry._point(part)) for registry, part in self.parts(name))
 
     def _foreign_part(self, name: str) -> tuple[Registry, EntryPoint | Target]:
-        """Of what `name` is made of, the first that is not our own, or the first."""
+        """The first part of `name` that is not our own, or the first."""
         points = [(registry, registry._point(part)) for registry, part in self.parts(name)]
         return next((found for found in points if not is_own(found[1])), points[0])
 
@@ -119,7 +119,7 @@ class Registry:
         return point.source if isinstance(point, Target) else module_source(point.module)
 
     def sources(self, name: str) -> list[Path | None]:
-        """As `source`, of all that `name` is made of."""
+        """The `source` of all that `name` is made of."""
         return [registry.source(part) for registry, part in self.parts(name)]
 
     def named_files(self, name: str) -> list[Path]:
@@ -150,7 +150,7 @@ class Registry:
         return self._loaded[point]
 
     def adapted(self, found: Any, name: str) -> Any:
-        """What others wrote as a class of the contract, by the entry point of `ADAPTERS` that this noun has.
+        """Make a class of the contract of what others wrote, by the entry point of `ADAPTERS` that this noun has.
 
         Raises SelectionError where it cannot be one.
         """
@@ -237,7 +237,7 @@ TASKS = Registry("attnbench.tasks", "task")
 
 @dataclass(slots=True)
 class _Imports:
-    """Whether this process is a child that may import foreign plugins."""
+    """True if this process is a child that may import foreign plugins."""
 
     foreign: bool = False
 
@@ -327,7 +327,7 @@ NAMES_ELSEWHERE = {
     "flash": "softmax", "flashattention": "softmax", "sdpa": "softmax", "vanilla": "softmax", "swa": "window",
     "slidingwindow": "window", "ssmax": "scalable-softmax", "forgettingtransformer": "fox", "bahdanau": "additive",
 }  # fmt: skip
-"""What papers and libraries call a variant, in small letters and digits alone, and its selection here."""
+"""The names of variants in papers and libraries, in small letters and digits alone, and its selection here."""
 
 
 def nearest(name: str, known: Any) -> str:

@@ -171,7 +171,7 @@ def parse_selection(text: str) -> list[Spec]:
 
 
 def with_call(names: Sequence[str], call: str) -> list[Spec]:
-    """What `names` select, with `[call=…]` at each FILE.py:NAME; raises SelectionError where there is no such name.
+    """The Specs of `names`, with `[call=…]` at each FILE.py:NAME; raises SelectionError where no name is of a file.
 
     >>> [str(spec) for spec in with_call(["rela,gate+mine.py:Mine"], "m(x, None)[0]")]
     ['rela', 'gate+mine.py:Mine[call=m(x, None)[0]]']

@@ -32,7 +32,7 @@ MOST_COMPARED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """As an EntryPoint of no distribution. `file`: of `FILE.py:NAME`; `value`: what names it in messages."""
+    """An entry point of no distribution. `file`: of `FILE.py:NAME`; `value`: the name in messages."""
 
     name: str
     module: str

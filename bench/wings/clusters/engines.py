@@ -86,7 +86,7 @@ class Ray(Slurm):
         on_warning: Callable[[str], None],
         submits: bool,
     ) -> Resources:
-        """As of Slurm; without an address the cores of this machine are shared among the jobs."""
+        """The resources of a task; without an address the cores of this machine are shared among the jobs."""
         from .job_files import JobFiles
         from .ray import RayExecutor
 

@@ -35,15 +35,15 @@ from ...run.executors.executor import JOBS
 from ...run.job import Job
 
 QUIET_SECONDS = 10.0
-"""At most so often a job writes how far it is: a thousand nodes share one file system."""
+"""Seconds between two reports of a job: a thousand nodes share one file system."""
 
 CLAIM_SECONDS = 0.5
-"""How often whoever waits for a job that runs elsewhere looks again."""
+"""Seconds between two looks at a job that runs elsewhere."""
 
 _BLOCK = re.compile(r"[0-9a-f]{6,64}")
 
 Handle = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,18}(_[0-9]{1,9})?)?\Z")]
-"""How an engine calls a job, such as `123_4`; no other text comes near `scancel` or a shell."""
+"""The name that an engine gives a job, such as `123_4`; no other text comes near `scancel` or a shell."""
 
 _LARGEST_SUBMISSION = 4 * 2**20
 _MOST_EVENTS = 2**27
@@ -100,7 +100,7 @@ class JobFiles:
 
     @property
     def is_submitting(self) -> bool:
-        """Whether a process that submits is at work."""
+        """True if a process that submits is at work."""
         return self._is_locked(self.folder / "driver")
 
     def submit(self, submission: Submission) -> None:
@@ -188,7 +188,7 @@ class JobFiles:
         return found, start
 
     def is_running(self, block: str) -> bool:
-        """Whether a process, here or elsewhere, holds the events of the job."""
+        """True if a process, here or elsewhere, holds the events of the job."""
         return self._is_locked(self._events(block))
 
     def claim(self, block: str) -> EventLog | None:
@@ -227,7 +227,7 @@ class JobFiles:
 
     @staticmethod
     def _is_locked(path: Path) -> bool:
-        """Whether anybody holds a lock on it; nothing is written, though NFS asks for the right to."""
+        """True if anybody holds a lock on it; nothing is written, though NFS asks for the right to."""
         try:
             with open_regular(path, follow=False):
                 descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -301,7 +301,7 @@ def now() -> str:
 
 
 def _locked(descriptor: int, kind: int) -> bool:
-    """Whether the lock was had at once; also where the file system knows none."""
+    """True if the lock was had at once; also where the file system knows none."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -45,7 +45,7 @@ from .settings import RayOptions, gigabytes_of
 POLL_SECONDS = 1.0
 
 OBJECT_STORE_BYTES = 100 * 2**20
-"""Of a cluster that is started here: Records are small."""
+"""The object store of a cluster that is started here: Records are small."""
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class RayExecutor:
                     running.followed.end()
 
     def _end(self, ray: Any, running: _Running, on_event: OnEvent) -> None:
-        """What came back as the value of a task, once it has ended."""
+        """Take what came back as the value of a task, once it has ended."""
         try:
             lines, artifacts = ray.get(running.ref)
         except ray.exceptions.RayError as error:

@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _processes(folder: str) -> set[psutil.Process]:
-    """Those whose words name the folder or that write there, and what they have started."""
+    """The processes whose words name the folder or that write there, and what they have started."""
     found = set()
     for process in psutil.process_iter(["cmdline"]):
         with suppress(psutil.Error):

@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 JOB_NAME = "attnbench"
 
 MOST_LOST = 2
-"""How often a job that the engine lost is submitted again by one command."""
+"""The most times that one command submits a job again which the engine lost."""
 
 MOST_TIMEOUTS = 10
-"""How often a job goes on from its checkpoint after the time that Slurm gives it; then it is a timeout."""
+"""The most times that a job goes on from its checkpoint after the time that Slurm gives it; then it is a timeout."""
 
 POLL_SECONDS = 2.0
 ASK_SECONDS = 30.0
-"""How often files are read, and how often Slurm is asked what still waits or runs."""
+"""Seconds between two looks at the files, and between two questions to Slurm."""
 
 NEARLY = 0.8
 """The share of its time after which an interruption is taken for its end, as submitit takes it."""
@@ -68,7 +68,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 class RunJob:
-    """What submitit calls on a node, any number of times, until every Cell has a Record.
+    """The function that submitit calls on a node, any number of times, until every Cell has a Record.
 
     `line`: the job; `seconds`: the time that Slurm gives it each time.
     """
@@ -344,7 +344,7 @@ class SlurmExecutor:
         return set(said.stdout.split())
 
     def _is_process(self, handle: str) -> bool:
-        """Whether the process of this number is submitit's own for a job of this folder, and lives."""
+        """True if the process of this number is submitit's own for a job of this folder, and lives."""
         try:
             found = psutil.Process(int(handle))
             words = found.cmdline() if found.status() != psutil.STATUS_ZOMBIE else []

@@ -39,7 +39,7 @@ from .pretrained import load_checkpoint, sha256_of, try_checkpoint
 
 TASK = "convert"
 VERSION = 1
-"""Of what is measured here; raise it when its numbers change."""
+"""The version of the measurement; raise it when its numbers change."""
 
 MOST_TEXT = 2**28
 ZERO_WINDOWS = 4

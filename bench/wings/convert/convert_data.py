@@ -1,4 +1,4 @@
-"""What a converted model is measured and fine-tuned on: a text, labelled lines, or a function of the user."""
+"""The data that a converted model is measured and fine-tuned on: a text, labelled lines, or a function of the user."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def data_of(
 
 
 def spaced(rows: Tensor, most: int) -> Tensor:
-    """At most so many rows, evenly spaced."""
+    """The rows, or so many of them at even distances."""
     if len(rows) <= most:
         return rows
     return rows[torch.linspace(0, len(rows) - 1, most).long()]

@@ -36,7 +36,7 @@ OLD_VOCABULARIES = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bp
 """Vocabularies of tokenizers that need code of their class."""
 
 MOST_JSON = 2**28
-"""Of a tokenizer or an index of weights."""
+"""Largest tokenizer or index of weights that is read, in bytes."""
 
 SLACK = 4 * 2**30
 """Memory that loading may take beside that of the weights."""
@@ -177,7 +177,7 @@ def _reading(file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TryCheckpoint(Request[str]):
-    """Whether a checkpoint loads and predicts, tried where a crash, a hang and a lack of memory cost nothing."""
+    """True if a checkpoint loads and predicts, tried where a crash, a hang and a lack of memory cost nothing."""
 
     path: Path
 

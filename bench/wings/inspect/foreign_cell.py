@@ -12,7 +12,7 @@ from ...train.checkpoint import is_own
 
 
 def leave_cell_to_child(store: Store, record: Record) -> None:
-    """As `leave_to_child`, for a trained cell whose model is to run.
+    """Leave a trained cell whose model is to run to a child, as `leave_to_child` does.
 
     Raises SelectionError where it names code by its place, `FILE.py:NAME`, and this account did not train it: whoever
     sent the Record has chosen that code, and perhaps sent it along.

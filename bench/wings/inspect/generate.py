@@ -11,7 +11,7 @@ from ...models.decoder import Decoder, DecoderState
 
 
 def can_cache(model: Decoder) -> bool:
-    """Whether every variant goes token by token with what it keeps, and gets what the whole sequence would give."""
+    """True if every variant goes token by token with what it keeps, and gets what the whole sequence would give."""
     return all(variant.decodes and variant.causality == "strict" for variant in model.variants)
 
 

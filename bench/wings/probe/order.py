@@ -14,7 +14,7 @@ from ...process.ask import Reporter, Request
 
 @dataclass(frozen=True, slots=True)
 class SeesOrder(Request[bool]):
-    """Whether two neighbouring tokens of the past that change places change an output, as under rotary positions."""
+    """True if two neighbouring tokens of the past that change places change an output, as under rotary positions."""
 
     variant: Spec
 

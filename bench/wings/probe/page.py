@@ -24,13 +24,13 @@ HEADLINE_LENGTH = 1_024
 """Tokens at which the headline states the cost, or else the longest length that was timed."""
 
 SUITE_MINUTES = 20
-"""What the suite synthetic takes for one variant beside the reference and the model without attention, about."""
+"""About the time of the suite synthetic for one variant beside the reference and no-attention."""
 
 UNTOLD = math.log(1.5)
 """Noise from which a time that differs by half cannot be told from an equal one."""
 
 NEIGHBOURS = 3
-"""How many of the nearest variants the page names."""
+"""The most variants of like behaviour that the page names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def probe_report(
 
 
 def gate_line(examined: Examined) -> ProbeLine:
-    """Whether the variant keeps what it promises.
+    """The line that says whether the variant keeps what it promises.
 
     >>> gate_line(Examined(holding=("causal", "padding content", "padding length"))).text
     'causal, padding-safe'
@@ -256,7 +256,7 @@ def costs_of(records: Sequence[Record], variant: str) -> list[ProbedCost]:
 
 
 def nearest_line(variant: str, nearest: Sequence[Neighbour]) -> ProbeLine:
-    """Who behaves most alike, by accuracy at the same settings.
+    """The line that names who behaves most alike, by accuracy at the same settings.
 
     >>> nearest_line("mine", [Neighbour("entmax15", 0.004, 14), Neighbour("softmax", 0.08, 14)]).text
     'behaves most like entmax15: 0.4 points apart'
@@ -278,7 +278,7 @@ def nearest_line(variant: str, nearest: Sequence[Neighbour]) -> ProbeLine:
 
 
 def _abilities(tasks: Sequence[ProbedTask]) -> list[str]:
-    """What the headline says of the tasks, the ones with a result."""
+    """The words of the headline on the tasks, the ones with a result."""
     done = [task for task in tasks if task.outcome == Outcome.OK]
     found = [_recalls(pairs) for task in done if (pairs := task.at_most_pairs) is not None]
     far = [(task.task, task.holds_to) for task in done if task.by_length]

@@ -30,7 +30,7 @@ def probe(
     retry: bool = False,
     progress: RunListener | None = None,
 ) -> ProbeReport:
-    """What a new variant can do, in minutes: the gate, three synthetic tasks, the cost at three lengths.
+    """Profile a new variant in minutes: the gate, three synthetic tasks, the cost at three lengths.
 
     Each task is trained once, by seed 0 at the preset's own learning rate, beside softmax; nothing is run twice, and
     nothing where the gate fails. A variant without a causal form is probed on `max-pooled` alone. preset: `quick` or

@@ -23,7 +23,7 @@ from .order import SeesOrder
 from .tasks import CAUSAL_TASKS, POOLED_TASKS, SWEPT_LENGTHS, Examined
 
 TIMING_SECONDS = 20.0
-"""At most this long at each length."""
+"""The longest time spent on timing at each length."""
 
 Notice = Callable[[str], None]
 Run = Callable[..., Records]
@@ -32,7 +32,7 @@ Check = Callable[..., CheckReport]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRun:
-    """What was found: a Record a task of the variant (`trained`) and of the reference (`beside`); `timed`: a sweep."""
+    """The results: a Record a task of the variant (`trained`) and of the reference (`beside`); `timed`: a sweep."""
 
     variant: Spec
     examined: Examined

@@ -90,7 +90,7 @@ class Neighbour:
 
 
 def probed_task(record: Record) -> ProbedTask:
-    """What the Record of a training says."""
+    """The result of a task, read from the Record of its training."""
     table = table_of([record])
     row = table.rows[0]
     rate, whole = record.first("learning_rate"), record.first(ACCURACY.name, split="test")

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CAUSAL_TASKS = ("recall", "selective-copy", "max")
-"""What separates mechanisms most within minutes: how much, how far, how sharp (tasks/synthetic/README.md)."""
+"""The tasks that separate mechanisms most within minutes: how much, how far, how sharp (tasks/synthetic/README.md)."""
 
 POOLED_TASKS = ("max-pooled",)
-"""For a variant without a causal form."""
+"""The tasks of a variant without a causal form."""
 
 SWEPT_LENGTHS = (256, 1_024, 4_096)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What the gate found. `problem`: why the variant does not build or cannot run here; empty where it was examined.
+    """The findings of the gate. `problem`: why the variant does not build or run here; empty where it was examined.
 
     `failures`: each failed property with its detail. `holding`: the names of those that hold. `causal`: whether it has
     a causal form; `only_causal`: whether it has no other; `sees_order`: whether the order of the keys matters to it, as

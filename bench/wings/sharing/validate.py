@@ -112,7 +112,7 @@ def _place(file: str, number: int) -> str:
 
 
 def _file_errors(file: RecordFile) -> Iterator[tuple[str, int, str]]:
-    """What is wrong with the lines of a file, each with the file's name and the number of the line."""
+    """The errors in the lines of a file, each with the file's name and the number of the line."""
     for bad in file.bad_lines[:MOST_BAD_LINES]:
         yield file.name, bad.number, f"cannot be read: {bad.reason}"
     if len(file.bad_lines) > MOST_BAD_LINES:
@@ -189,7 +189,7 @@ def _record_files(root: Path) -> tuple[list[RecordFile], ArrivalLog]:
 
 
 def _errors(record: Record, file: str, store: Store, contents: dict[str, bytes]) -> Iterator[str]:
-    """What is wrong with a Record; puts the contents of its artifacts into `contents`."""
+    """The errors of a Record; puts the contents of its artifacts into `contents`."""
     if file != f"{record.machine.id}.jsonl":
         yield f"{record_files.spelt(file)} holds Records of one machine, got one of {record.machine.id}"
     if not _DIGEST.fullmatch(record.digest):
@@ -342,7 +342,7 @@ def _other_choices(records: list[Record]) -> Iterator[tuple[str, str]]:
 
 
 def _trained(record: Record) -> tuple[Hashable, ...]:
-    """What a trial and the training that it chooses a rate for have in common."""
+    """The key that a trial and the training that it chooses a rate for have in common."""
     return record.cell.variant, record.cell.task, record.digest.partition("-")[2], without_rates(record.setting)
 
 
