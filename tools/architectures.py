@@ -15,11 +15,13 @@ import copy
 import json
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
+import textwrap
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -381,19 +383,46 @@ def page(rows: list[dict[str, str]]) -> str:
     alone, nowhere = refused.count([True, False, False]), refused.count([True] * len(DOORS))
     served = f"are served by `register`, whose name the other two doors take; {nowhere} are refused by all three."
     lines += ["", f"Of those that `attach` refuses, {alone} {served}"]
-    reasons: dict[str, int] = {}
-    lines += ["", f"| model | built as | {' | '.join(f'`{door}`' for door in DOORS)} |", "|---|---|---|---|---|"]
+    lines += ["", "## Outcomes", "", f"By {', '.join(f'`{door}`' for door in DOORS)}.", ""]
+    outcomes = defaultdict(list)
+    reasons = defaultdict(list)
     for row in run:
-        cells = []
-        for word, _, reason in (row[door].partition(": ") for door in DOORS):
-            number = reasons.setdefault(reason.replace("|", "/"), len(reasons) + 1) if reason else 0
-            cells.append(word + (f" [{number}](#reasons)" if number else ""))
-        lines.append(f"| {row['model']} | {row['kind']} | {' | '.join(cells)} |")
-    lines += ["", "## Reasons", "", *(f"{number}. {reason}" for reason, number in reasons.items()), ""]
+        cells = [row[door].partition(": ") for door in DOORS]
+        outcomes[" · ".join(word for word, _, _ in cells)].append(row["model"])
+        for reason in dict.fromkeys(without_names(reason) for _, _, reason in cells if reason):
+            reasons[reason].append(row["model"])
+    lines += listed(outcomes)
+    lines += ["## Reasons", "", "`…` stands for the name of a class.", "", *listed(reasons)]
     lines += ["## Not examined", "", f"{len(skipped)} architectures: too large, or run by nothing that was tried.", ""]
-    lines += ["| model | reason |", "|---|---|"]
-    lines += [f"| {row['model']} | {row['skipped'].replace('|', '/')} |" for row in skipped]
-    return "\n".join(lines)
+    unexamined = defaultdict(list)
+    for row in skipped:
+        unexamined[kind_of_failure(row["skipped"])].append(row["model"])
+    lines += listed(unexamined)
+    return "\n".join(lines).rstrip("\n")
+
+
+def without_names(reason: str) -> str:
+    """Return the reason without names of classes, numbers of layers and messages, so that models share it."""
+    reason = re.sub(r"\b(?!NoneType)[A-Z]\w*[A-Z]\w*\b|\bAttention\b", "…", reason)
+    reason = re.sub(r"…(, …)+", "…", reason)
+    reason = re.sub(r"\d+ of the \d+ layers", "some of the layers", reason)
+    return re.sub(r"input_ids alone \(.*\)", "input_ids alone", reason)
+
+
+def kind_of_failure(reason: str) -> str:
+    """Return the reason without the error that one model raised."""
+    kinds = ("part of other models", "not small", "runs on no inputs that are tried", "its own outputs are not finite")
+    if library := re.search(r"requires the (\w+) library", reason):
+        return f"needs {library[1]}"
+    return next((kind for kind in kinds if kind in reason), "no small configuration was accepted")
+
+
+def listed(groups: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield an item for each group and its models, the largest group first."""
+    for words, models in sorted(groups.items(), key=lambda group: -len(group[1])):
+        item = f"- **{words}** ({len(models)}): {', '.join(models)}"
+        yield from textwrap.wrap(item, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    yield ""
 
 
 VERDICTS = ("equal", "equal, but warned", "refused", "SILENT", "error")

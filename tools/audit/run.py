@@ -117,13 +117,6 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
         yield f"\nModels that {words} position_ids that begin again ({len(rows)}): {', '.join(rows)}."
     missing = [target["name"].removeprefix(MODELS) for target, report in causal if report.question]
     yield f"\nModels that no tiny configuration built or a CPU does not run ({len(missing)}): {', '.join(missing)}."
-    yield "\n## Programs\n\nPlain torch; each prints what was found, gradients of another loss than above."
-
-    for target, report in layers + built:
-        for finding in report.failures:
-            yield f"\n### {short(target['name'])}: {finding.name}\n\n```python"
-            yield from report.reproduction(finding.name)
-            yield "```"
 
 
 def packed(report: AuditReport) -> str:
