@@ -1,4 +1,4 @@
-"""Commands that the pages show: each is one that the command line takes, and the first minutes run as written."""
+"""Commands and code that the pages show: each is one that the command line takes, and the guides run as written."""
 
 import re
 import shlex
@@ -10,13 +10,18 @@ import pytest
 import torch
 import typer
 from markdown_it import MarkdownIt
-from typer.testing import CliRunner
 
+import attnbench
 from attnbench.bench.cli.app import app
+from attnbench.bench.plan.suite import load_suite
 from attnbench.docs.generator.repository import ROOT, markdown_files
 from attnbench.variants.contract import AttentionShape, Mask
 
-PAGES = [page for page in markdown_files() if page.startswith("docs/") or "/" not in page or "README" in page]
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+
+
+def page(path):
+    return (ROOT / path).read_text("utf-8")
 
 
 def commands_of(text):
@@ -31,76 +36,88 @@ def commands_of(text):
 
 
 @pytest.mark.slow
-def test_the_command_line_takes_every_command_that_a_page_shows():
-    shown = {(page, command) for page in PAGES for command in commands_of((ROOT / page).read_text("utf-8"))}
+def test_the_command_line_takes_every_command_that_a_page_or_make_demo_shows():
+    shown = {(path, command) for path in markdown_files() for command in commands_of(page(path))}
+    shown |= {("Makefile", f"attnbench {words}") for words in re.findall(r"\$\(BIN\)/attnbench ([^'\n]+)", MAKEFILE)}
     assert len(shown) > 40
-    for page, command in sorted(shown):
+    for path, command in sorted(shown):
         group = typer.main.get_command(app)
         words = shlex.split(command)[1:]
         while hasattr(group, "commands") and not words[0].startswith("--"):
-            assert words[0] in group.commands, f"{page}: {command}"
+            assert words[0] in group.commands, f"{path}: {command}"
             group, words = group.commands[words[0]], words[1:]
         try:
             # parses and checks every option, and runs nothing
             hasattr(group, "commands") or group.make_context(group.name, list(words))
         except click.UsageError as error:
-            pytest.fail(f"{page}: {command}: {error.message}")
+            pytest.fail(f"{path}: {command}: {error.message}")
 
 
-def shell_blocks(page):
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.strip().split("\n")]
+def test_the_table_of_commands_has_each_of_them():
+    rows = "\n".join(line for line in page("docs/commands.md").split("\n") if line.startswith("| `"))
+    hidden = {name for name, command in typer.main.get_command(app).commands.items() if command.hidden}
+    missing = [name for name in typer.main.get_command(app).commands if not re.search(rf"`{name}[ `]", rows)]
+    assert set(missing) <= hidden
 
 
 @pytest.mark.slow
 def test_the_first_minutes_run_as_written(tmp_path):
-    commands = shell_blocks("docs/getting-started.md")
-    assert commands[0].startswith("attnbench run")
-    for command in commands:
+    blocks = re.findall(r"^```sh\n(.*?)^```", page("docs/getting-started.md"), re.MULTILINE | re.DOTALL)
+    for command in "".join(blocks).strip().split("\n"):
         line = [sys.executable, "-m", *shlex.split(command)]
         ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
         assert ended.returncode == 0, command + "\n" + ended.stdout + ended.stderr
     assert (tmp_path / "page" / "index.html").is_file()
 
 
-def test_the_first_command_about_choosing_answers_from_the_committed_records(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    command = shell_blocks("docs/choosing.md")[0]
-    ended = CliRunner().invoke(app, shlex.split(command)[1:])
-    assert ended.exit_code == 0 and "Which attention costs least" in ended.output
+def test_make_demo_runs_a_suite_that_a_plan_keeps_below_three_minutes(tmp_path):
+    name = re.search(r"attnbench run --suite (\S+)", MAKEFILE)[1]
+    made = attnbench.plan(suite=name, lanes="train", device="cpu", results=tmp_path)
+    assert made.jobs == 2 and 0 < made.seconds < 180
+    assert {"softmax", "entmax15", "linear", "local"} == {spec.name for spec in load_suite(name).variants}
+
+
+@pytest.mark.slow
+def test_the_demo_separates_variants_that_recall_from_those_that_do_not_yet(tmp_path):
+    found = [record for record in attnbench.run(suite="demo", results=tmp_path) if record.cell.lane == "train"]
+    accuracy = {record.cell.variant.name: record.first("accuracy", split="test").value for record in found}
+    assert min(accuracy["softmax"], accuracy["entmax15"]) > 0.95
+    assert max(accuracy["linear"], accuracy["local"]) < 0.5
+
+
+def names_of(path):
+    """The names that the first block of Python of a page defines."""
+    names = {"__name__": "guide"}
+    exec(re.search(r"^```python\n(.*?)^```", page(path), re.MULTILINE | re.DOTALL)[1], names)
+    return names
 
 
 @pytest.mark.slow
 def test_the_code_about_records_runs_as_it_stands(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    page = (ROOT / "docs" / "reading-records.md").read_text(encoding="utf-8")
-    exec("\n".join(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)), {})
+    blocks = re.findall(r"^```python\n(.*?)^```", page("docs/reading-records.md"), re.MULTILINE | re.DOTALL)
+    exec("\n".join(blocks), {})
     assert "lra-listops" in capsys.readouterr().out
 
 
-def test_the_variant_of_the_guide_is_softmax_with_a_temperature():
-    page = (ROOT / "docs" / "own-variant.md").read_text(encoding="utf-8")
-    names = {"__name__": "guide"}
-    exec(re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1], names)
-    variant = names["cooled"](AttentionShape(heads=1, head_dim=4, max_length=3), temperature=2.0)
+@pytest.mark.parametrize("path", ["README.md", "docs/own-variant.md"])
+def test_the_variant_of_the_guide_is_softmax_with_a_temperature(path):
+    variant = names_of(path)["cooled"](AttentionShape(heads=1, head_dim=4, max_length=3), temperature=2.0)
     scores = torch.randn(1, 1, 3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.testing.assert_close(variant.weigh(scores, None), (scores / 2).softmax(-1))
 
 
 def test_both_forms_of_the_kernel_of_the_guide_agree_and_say_which_ran():
-    page = (ROOT / "docs" / "own-kernel.md").read_text(encoding="utf-8")
-    names = {"__name__": "guide"}
-    exec(re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1], names)
+    cooled = names_of("docs/own-kernel.md")["Cooled"]
     shape = AttentionShape(heads=2, head_dim=4, max_length=300, causal=True)
     generator = torch.Generator().manual_seed(1)
     query, key, value = torch.randn(3, 1, 2, 300, 4, generator=generator, dtype=torch.float64)
     valid = torch.arange(300)[None] < 290
-    found = {}
+    outputs = {}
     for impl in ("eager", "blocked", "auto"):
-        variant = names["Cooled"](shape, temperature=0.5, impl=impl)
-        found[impl] = variant(query, key, value, Mask(valid=valid, causal=True))
-        assert variant.implementation == (impl if impl != "auto" else "blocked")
-    torch.testing.assert_close(found["blocked"], found["eager"])
-    torch.testing.assert_close(found["auto"], found["eager"])
+        variant = cooled(shape, temperature=0.5, impl=impl)
+        outputs[impl] = variant(query, key, value, Mask(valid=valid, causal=True))
+        assert variant.implementation == ("blocked" if impl == "auto" else impl)
+    torch.testing.assert_close(outputs["blocked"], outputs["eager"])
     dropping = AttentionShape(heads=2, head_dim=4, max_length=300, dropout=0.1)
-    assert names["Cooled"](dropping, impl="blocked").supports(dropping) == "impl=blocked drops no weights"
+    assert cooled(dropping, impl="blocked").supports(dropping) == "impl=blocked drops no weights"

@@ -1,0 +1,112 @@
+"""Statements of the pages about committed Records and boards."""
+
+import re
+from functools import cache
+from statistics import fmean
+
+import pytest
+
+from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.store.store import Store
+from attnbench.docs.generator.boards import tables
+from attnbench.docs.generator.repository import ROOT, markdown_files
+
+SUITE = load_suite("synthetic")
+TASKS = ("recall", "noisy-recall", "selective-copy", "max", "average")
+
+
+def rows(table):
+    """The rows of a table by title of the column, without arrows and emphasis."""
+    lines = [[cell.strip("* ").replace("\\", "") for cell in line.strip("|").split("|")] for line in table.lines]
+    titles = [title.removesuffix(" ↑") for title in lines[0]]
+    return [dict(zip(titles, line, strict=True)) for line in lines[2:]]
+
+
+def counts_where_some_failed():
+    """By task and variant, such as ` (10 of 12)`."""
+    counts = {}
+    for table in tables():
+        if not table.part and table.task in TASKS:
+            for row in rows(table):
+                learned, _, seeds = row.get("learned", "").split(" (")[0].partition(" of ")
+                if learned != seeds:
+                    counts[table.task, row["variant"]] = f" ({learned} of {seeds})"
+    return counts
+
+
+def test_the_table_of_the_readme_is_that_of_the_committed_board_without_intervals():
+    (board,) = [table for table in tables() if table.title.endswith(f"tasks of synthetic ({SUITE.preset})")]
+    lines = [f"| rank | attention | {' | '.join(TASKS)} |", f"| --- | :--- |{' ---: |' * len(TASKS)}"]
+    counts = counts_where_some_failed()
+    for row in rows(board):
+        cells = [re.split(r" [±(]", row[task])[0] + counts.get((task, row["variant"]), "") for task in TASKS]
+        name = row["variant"] if row["rank"] == "baseline" else f"**{row['variant']}**"
+        lines.append(f"| {row['rank']} | {name} | {' | '.join(cells)} |")
+    assert "\n".join(lines) in (ROOT / "README.md").read_text("utf-8"), "expected\n" + "\n".join(lines)
+
+
+def test_no_page_installs_from_an_index_before_there_is_a_release():
+    """The name on an index could be anybody's; only the README may name the extras of a checkout."""
+    pages = {path: (ROOT / path).read_text("utf-8") for path in markdown_files()}
+    assert [path for path, text in pages.items() if re.search(r"pip install '?attnbench\[", text)] == ["README.md"]
+
+
+@pytest.mark.parametrize("task", ["lra-image", "lra-listops", "lra-text"])
+def test_no_variant_could_be_told_from_softmax_at_quick(task):
+    """The statement of docs/negative-results.md."""
+    (board,) = [table for table in tables() if table.title == f"{task} (quick)" and not table.part]
+    assert "No variant differs measurably from softmax" in board.headline
+    assert task != "lra-listops" or "No variant beats the rule root-and-literals (54.4)" in board.headline
+    (row,) = [line for line in board.lines if line.startswith("| baseline | no-attention |")]
+    assert ("undecided" in row) == (task != "lra-listops")
+
+
+@cache
+def trained():
+    """Records of training by task and variant, of each cell the first of the newest code, as on the boards."""
+    by_cell = {}
+    for folder in ("results", "results/facts"):
+        for record in sorted(Store(ROOT / folder).records(), key=lambda record: record.started):
+            if record.cell.lane == "train" and (folder == "results/facts" or record.cell.preset == SUITE.preset):
+                by_cell.setdefault((folder, record.key), []).append(record)
+    chosen = {}
+    for (folder, _), records in by_cell.items():
+        first = next(record for record in records if record.digest == records[-1].digest)
+        chosen.setdefault((folder, str(first.cell.task), str(first.cell.variant)), []).append(first)
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("folder", "task", "variant", "where", "seeds", "low", "high"),
+    [
+        # Grazzi et al. 2024: only negative eigenvalues solve parity
+        ("results/facts", "parity", "delta[eigenvalues=signed]", {"length": 256}, 3, 0.95, 1),
+        ("results/facts", "parity", "delta", {"length": 40}, 3, 0, 0.53),
+        ("results/facts", "parity", "softmax", {"length": 40}, 3, 0, 0.53),
+        # Velickovic et al. 2024 and Nakanishi 2025: softmax disperses, a temperature by the length does not
+        ("results/facts", "max", "softmax", {"length": 16_384}, 3, 0, 0.25),
+        ("results/facts", "max", "scalable-softmax", {"length": 16_384}, 3, 0.9, 1),
+        # recall does not follow the bytes of state from family to family
+        ("results/facts", "recall", "window[size=16]//softmax", {"pairs": 64}, 3, 0.99, 1),
+        ("results/facts", "recall", "delta//softmax", {"pairs": 64}, 3, 0.5, 0.7),
+        # Arora et al. 2023 and 2024: attention recalls all, a state of fixed size so many pairs
+        ("results", "recall", "softmax", {"length": 256, "pairs": 64}, 12, 0.99, 1),
+        ("results", "recall", "linear", {"length": 64, "pairs": 4}, 12, 0.95, 1),
+        ("results", "recall", "linear", {"length": 256, "pairs": 64}, 12, 0.5, 0.7),
+        ("results", "recall", "window[sink=learned,size=16]", {"length": 512, "pairs": 16}, 12, 0, 0.05),
+        # Vasylenko et al. 2025: maps with exact zeros hold at sixteen times the training length
+        ("results", "selective-copy", "entmax15", {"length": 1024}, 12, 0.97, 1),
+        ("results", "selective-copy", "rela", {"length": 1024}, 12, 0.97, 1),
+        ("results", "selective-copy", "softmax", {"length": 1024}, 12, 0.45, 0.8),
+        ("results", "selective-copy", "delta//softmax", {"length": 1024}, 12, 0.99, 1),
+        ("results", "max", "no-attention", {"length": 1024}, 12, 0, 0.2),
+    ],
+)
+def test_the_committed_records_agree_with_published_facts(folder, task, variant, where, seeds, low, high):
+    by_seed = {}
+    for record in trained()[folder, task, variant]:
+        for one in record.measurements:
+            if one.name == "accuracy" and one.where.get("split") == "test" and where.items() <= one.where.items():
+                by_seed.setdefault(record.cell.seed, []).append(one.value)
+    means = [fmean(values) for values in by_seed.values()]
+    assert len(means) == seeds and low <= fmean(means) <= high
