@@ -393,10 +393,16 @@ def page(rows: list[dict[str, str]]) -> str:
             reasons[reason].append(row["model"])
     lines += listed(outcomes)
     lines += ["## Reasons", "", "`…` stands for the name of a class.", "", *listed(reasons)]
-    lines += ["## Not examined", "", f"{len(skipped)} architectures: too large, or run by nothing that was tried.", ""]
     unexamined = defaultdict(list)
     for row in skipped:
         unexamined[kind_of_failure(row["skipped"])].append(row["model"])
+    parts = len(unexamined.pop("part of other models", []))
+    lines += [
+        "## Not examined",
+        "",
+        f"{parts} architectures are parts of other models, without a class of their own.",
+        "",
+    ]
     lines += listed(unexamined)
     return "\n".join(lines).rstrip("\n")
 
