@@ -20,7 +20,7 @@ class DocstringsAsMarkdown(griffe.Extension):
 
 
 def fenced(text: str) -> str:
-    """`text` with its examples as fenced code, without the directives of doctest."""
+    """Return `text` with its examples as fenced code, without the directives of doctest."""
     shown = []
     for block in text.split("\n\n"):
         if block.lstrip().startswith(">>>"):
@@ -31,7 +31,7 @@ def fenced(text: str) -> str:
 
 
 def listed(text: str, names: Collection[str]) -> str:
-    """`text` with a line of a list for each `name: what it is` that begins a sentence.
+    """Return `text` with a line of a list for each `name: what it is` that begins a sentence.
 
     >>> print(listed("Does it.\\n\\nsuite: its name. mode, margin: two. Returns Boards.", {"suite", "mode", "margin"}))
     Does it.

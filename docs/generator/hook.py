@@ -38,7 +38,7 @@ LINK = re.compile(r"\]\(([^()\s#:]+)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Replaces the files of docs/ by all files of the site."""
+    """Replace the files of docs/ by all files of the site."""
     site = Files([file for file in files if file.src_dir != config.docs_dir])
     pages = {path: (ROOT / path).read_text(encoding="utf-8") for path in markdown_files()}
     pages |= {"docs/reference/commands.md": commands_page()}
@@ -64,13 +64,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Ranks guides before pages of the repository in a search, and writes lists as Python-Markdown reads them."""
+    """Rank guides before pages of the repository in a search, and write lists as Python-Markdown reads them."""
     page.meta.setdefault("search", {"boost": 0.5 if page.url.startswith("source/") else 2})
     return for_python_markdown(markdown)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Puts the drawings of docs/figures into the page itself, where they take its colours and not their own."""
+    """Put the drawings of docs/figures into the page itself, where they take its colours and not their own."""
 
     def inlined(image: re.Match[str]) -> str:
         svg = (ROOT / "docs" / "figures" / image[1]).read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def _file(config: MkDocsConfig, path: str, content: str | bytes) -> File:
 
 
 def _place(path: str) -> str:
-    """Where the site has a file of the repository; source code is text there, which a browser shows."""
+    """Return the place of a file of the repository in the site; source code is text there, which a browser shows."""
     is_guide = path.startswith("docs/") and not path.startswith("docs/generator/")
     place = path.removeprefix("docs/") if is_guide else f"source/{path}"
     if path.endswith(".md"):

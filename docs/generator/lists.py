@@ -8,7 +8,7 @@ ITEM = re.compile(r"( {0,3})([-*+]|\d{1,3}\.) +(?=\S)")
 
 
 def for_python_markdown(text: str) -> str:
-    """`text` with an empty line before each list that follows a paragraph, and what an item holds indented by four.
+    """Return `text` with an empty line before each list after a paragraph, and the content of items indented by four.
 
     >>> print(for_python_markdown("Words\\n1. one\\n\\n       code\\n\\n   more\\n\\nend"))
     Words

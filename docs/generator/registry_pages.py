@@ -132,7 +132,7 @@ def task_page(name: str) -> tuple[str, dict[str, bytes]]:
     """The page of a task; it has no pictures."""
     facts, task = _facts(name), TASKS.load(name)
     short = {label: facts[label] for label in ("problem", "metric") if label in facts}
-    short |= {"lanes": ", ".join(task.lanes), "version": str(task.version), "suites": ", ".join(_suites_with(name))}
+    short |= {"job kinds": ", ".join(task.lanes), "version": str(task.version), "suites": ", ".join(_suites_with(name))}
     parts = [*_head(TASKS, name, facts), _fact_table(short), *_parameters(facts, "task", name)]
     presets = [[code(label[7:]), cell(value)] for label, value in facts.items() if label.startswith("preset ")]
     if presets:
