@@ -1,12 +1,15 @@
 """Statements of the pages about committed Records and boards."""
 
+import math
 import re
 from functools import cache
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 
 from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.stats.intervals import NoiseSource
+from attnbench.bench.stats.power import seeds_needed
 from attnbench.bench.store.store import Store
 from attnbench.docs.generator.boards import tables
 from attnbench.docs.generator.repository import ROOT, markdown_files
@@ -110,3 +113,19 @@ def test_the_committed_records_agree_with_published_facts(folder, task, variant,
                 by_seed.setdefault(record.cell.seed, []).append(one.value)
     means = [fmean(values) for values in by_seed.values()]
     assert len(means) == seeds and low <= fmean(means) <= high
+
+
+def test_the_page_of_records_states_the_noise_of_softmax_and_the_seeds_of_a_claim():
+    bits = [
+        record.first("bits_per_character", split="test").value
+        for record in trained()["results/facts", "tinyshakespeare", "softmax"]
+        if record.cell.preset.name == "record"
+    ]
+    _, page = (ROOT / "docs" / "records.md").read_text("utf-8").split("How many seeds")
+    text, deviation = " ".join(page.split()), stdev(bits)
+    assert len(bits) == 10
+    assert f"at ten seeds {fmean(bits):.3f} bits, standard deviation {deviation:.3f}." in text
+    for gain in (0.1, 0.05, 0.02, 0.01):
+        # as if the seeds were not paired, which they are: a pair can need fewer
+        needed = seeds_needed(gain, lambda n: [NoiseSource(deviation * math.sqrt(2 / n), 2 * (n - 1))], 0.95)
+        assert re.search(rf"{gain}\b[^.]* with {needed}\b", text)
