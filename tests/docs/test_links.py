@@ -2,6 +2,7 @@
 
 import re
 from itertools import pairwise
+from pkgutil import resolve_name
 from posixpath import dirname, join, normpath
 
 from markdown_it import MarkdownIt
@@ -33,3 +34,12 @@ def test_every_link_between_pages_of_the_repository_leads_to_a_file_and_a_headin
             if path.startswith("..") or not (ROOT / path).exists() or (anchor and anchor not in pages[path][1]):
                 faults.append(f"{page}: {target}")
     assert faults == [] and checked > 50
+
+
+def test_the_reference_names_what_the_package_has():
+    named = [
+        name
+        for page in (ROOT / "docs" / "reference").glob("*.md")
+        for name in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert len(named) > 20 and all(resolve_name(name) is not None for name in named)
