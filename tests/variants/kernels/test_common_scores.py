@@ -1,7 +1,4 @@
-"""Rows of weights sum to one, and gradients are right, whatever size the scores of a row have in common.
-
-`tools/accuracy_of_maps.py` prints the same errors as a table.
-"""
+"""Rows of weights sum to one, and gradients are right, whatever size the scores of a row have in common."""
 
 import pytest
 import torch

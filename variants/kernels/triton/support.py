@@ -35,7 +35,7 @@ from .tiles import (
 
 # the hardest rows that were found took 11
 _STEPS = 16
-# of Newton's method in registers; more saved no pass on any input of `tools/count_passes.py`
+# of Newton's method in registers; more saved no pass on any input tried, see ../NOTES.md
 _STEPS_IN_REGISTERS = 4
 # below it the next step would change no weight in float32
 _TOLERANCE = 5e-7
