@@ -1,4 +1,4 @@
-"""Boards like the committed ones, where trainings fail: how often the rule of boards errs, before and now.
+"""Boards like the committed ones, where trainings fail: how often the rule of boards errs.
 
 `tools/simulate_scoring.py` runs this and writes the page. Each variant of the committed suite `synthetic` has its own
 level, scatter and share of failures on each task, from its twelve committed seeds, and its failed trainings score as
@@ -173,37 +173,7 @@ class Found:
     against_all: np.ndarray
 
 
-def before(boards: Boards, one: np.ndarray, other: np.ndarray) -> Found:
-    """The rule without parts: means over all seeds, one quantile a task, everything corrected for all pairs."""
-    half, differences = one_example(boards, ALPHA / 2 / len(one)) ** 2, 0.0
-    count, seeds = len(boards.tasks), boards.scores.shape[-1]
-    tail = ALPHA / 2 / len(one)
-    for task, scores in zip(boards.tasks, boards.scores, strict=True):
-        above = low_end(scores, task.examples, 1 - ALPHA) > task.constant
-        mixed = above.any(axis=-1) & ~above.all(axis=-1)
-        found = moderated_variances(scores, above.all(axis=-1))
-        # a variant that learned in part kept its own
-        variances = np.where(mixed, scores.var(axis=-1, ddof=1), found.variances)
-        freedom = np.where(mixed, seeds - 1.0, found.freedom)
-        errors, of_pair = noise_of_difference(
-            variances[:, one], variances[:, other], freedom[:, one], freedom[:, other], found.pooled_freedom[:, None],
-            seeds,
-        )  # fmt: skip
-        half = half + (errors / count * stdtrit(of_pair, tail)) ** 2
-        means = scores.mean(axis=-1)
-        differences = differences + (means[:, one] - means[:, other]) / count
-    half = np.sqrt(half)
-    over_all = boards.over_all
-    truth = np.broadcast_to(over_all[one] - over_all[other], differences.shape)
-    order = np.where(np.abs(differences) > half, np.sign(differences), 0)
-    false = (order != 0) & (order != np.sign(truth))
-    return Found(
-        differences=differences, half=half, half_shown=half, truth=truth, order=order, false_order=false,
-        false_verdict=false, against_all=false,
-    )  # fmt: skip
-
-
-def now(boards: Boards, one: np.ndarray, other: np.ndarray, halfway: float = learning.HALFWAY) -> Found:
+def compared(boards: Boards, one: np.ndarray, other: np.ndarray, halfway: float = learning.HALFWAY) -> Found:
     """The two parts, as `Contrast.direction` has them for one pair."""
     count, seeds = len(boards.tasks), boards.scores.shape[-1]
     shape = boards.scores.shape[1], len(one)
@@ -216,8 +186,8 @@ def now(boards: Boards, one: np.ndarray, other: np.ndarray, halfway: float = lea
         trained += number
         in_part = (number > 0) & (number < seeds)
         ranked = ~in_part | (number >= 3)
-        compared = is_learned | (number == 0)[..., None]
-        both = compared[:, one] & compared[:, other]
+        usual = is_learned | (number == 0)[..., None]
+        both = usual[:, one] & usual[:, other]
         many = both.sum(axis=-1)
         usable &= (many >= 3) & ranked[:, one] & ranked[:, other]
         any_failed = in_part[:, one] | in_part[:, other]
@@ -329,26 +299,25 @@ KINDS: dict[str, Sequence[Sequence[str]]] = {
 NAMES = {"task": "one task, no failures", "failing": "one task, failures", "suite": "suite of four tasks"}
 
 
-def simulated(kind: str, variants: int, seeds: int, boards: int, rule: str) -> Rates:
+def simulated(kind: str, variants: int, seeds: int, boards: int) -> Rates:
     """The worst of the tasks of that kind."""
     found = []
     for names in KINDS[kind]:
         made = drawn(names, variants, seeds, boards, np.random.default_rng([seeds, variants]))
-        found.append(rates(made, (now if rule == "now" else before)(made, *pairs_of(made))))
+        found.append(rates(made, compared(made, *pairs_of(made))))
     worst = {name: max(getattr(one, name) for one in found) for name in ("orders", "intervals", "against_all")}
     return Rates(**worst, far=min(one.far for one in found))
 
 
-def both_rules(boards: int) -> list[str]:
+def failing(boards: int) -> list[str]:
     lines = [
-        "| board of 11 variants | seeds | false order before | now | interval off before | now | found before | now |"
-        " against all seeds |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| board of 11 variants | seeds | false order | interval off | found | against all seeds |",
+        "|---|--:|--:|--:|--:|--:|",
     ]
     for kind in KINDS:
         for seeds in (3, 6, 10):
-            old, new = (simulated(kind, 11, seeds, boards, rule) for rule in ("before", "now"))
-            values = old.orders, new.orders, old.intervals, new.intervals, old.far, new.far, new.against_all
+            found = simulated(kind, 11, seeds, boards)
+            values = found.orders, found.intervals, found.far, found.against_all
             lines.append(f"| {NAMES[kind]} | {seeds} | {' | '.join(f'{value:.1f}' for value in values)} |")
     return lines
 
@@ -358,7 +327,7 @@ def bars(boards: int) -> list[str]:
     for halfway in (0.25, 0.5, 0.75, 0.9):
         for seeds in (6, 10):
             made = drawn(TASKS, 11, seeds, boards, np.random.default_rng(1))
-            found = rates(made, now(made, *pairs_of(made), halfway))
+            found = rates(made, compared(made, *pairs_of(made), halfway))
             lines.append(f"| {halfway} | {seeds} | {found.orders:.1f} | {found.intervals:.1f} | {found.far:.1f} |")
     return lines
 
@@ -371,7 +340,7 @@ def summary(boards: int) -> list[str]:
     ]
     for kind in KINDS:
         for seeds in (3, 6, 10):
-            found = [simulated(kind, many, seeds, boards if many < 33 else boards // 4, "now") for many in (6, 11, 33)]
+            found = [simulated(kind, many, seeds, boards if many < 33 else boards // 4) for many in (6, 11, 33)]
             cells = [f"{value:.1f}" for one in found for value in (one.orders, one.intervals)]
             lines.append(f"| {NAMES[kind]} | {seeds} | {' | '.join(cells)} |")
     return lines

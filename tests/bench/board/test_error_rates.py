@@ -62,7 +62,7 @@ def test_the_simulated_rule_is_that_of_boards(simulation: ModuleType, seed: int)
     tasks, seeds = ("recall", "noisy-recall", "max"), 6
     made = simulation.drawn(tasks, 11, seeds, 1, np.random.default_rng(seed))
     one, other = simulation.pairs_of(made)
-    found = simulation.now(made, one, other)
+    found = simulation.compared(made, one, other)
     names = ["softmax", *(f"v{at:02}" for at in range(1, 11))]
     boards = []
     for task, scores in zip(made.tasks, made.scores[:, 0], strict=True):
