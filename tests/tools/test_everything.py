@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -249,33 +248,3 @@ def test_adasplash_gets_the_lengths_that_it_takes(queries: int, keys: int, monke
     query, key, value = (torch.randn(2, heads, n, 16) for heads, n in ((4, queries), (2, keys), (2, keys)))
     found = adasplash.AdaSplash(SHAPE)(query, key, value, Mask(causal=True))
     assert torch.allclose(found, ours(query, key, value, Mask(causal=True)), atol=1e-6)
-
-
-def test_the_seeds_of_a_claim_are_those_of_the_two_sample_t_test(capsys: Any, monkeypatch: Any, tmp_path: Path) -> None:
-    noise = script("record_noise", TOOLS)
-    bits = (2.4, 2.5, 2.6)
-    where = SimpleNamespace(name="bits_per_character", where={"split": "test", "examples": 871})
-    cells = [SimpleNamespace(lane="train", variant=Spec("softmax"), preset=Spec("record"), seed=at) for at in range(3)]
-    records = [
-        SimpleNamespace(cell=cell, measurements=[SimpleNamespace(**vars(where), value=value)])
-        for cell, value in zip(cells, bits, strict=True)
-    ]
-    monkeypatch.setattr(noise.attnbench, "records", lambda folder: records)
-    monkeypatch.setattr(sys, "argv", ["record_noise.py", str(tmp_path)])
-    noise.main()
-    first, *claims = capsys.readouterr().out.split("\n")
-    assert first == "softmax at 3 seeds: 2.5000 bits per character, standard deviation 0.1000"
-    # Cohen 1988: an effect of one standard deviation needs 17 a group
-    assert "a gain of 0.1 bits is found in 4 of 5 tries with 17 seeds of each" in claims
-    assert "a gain of 0.01 bits is found in 4 of 5 tries with more than 100 seeds of each" in claims
-
-
-def test_the_page_states_the_noise_of_the_committed_records(capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(sys, "argv", ["record_noise.py", str(TOOLS.parent / "results" / "facts")])
-    script("record_noise", TOOLS).main()
-    said = capsys.readouterr().out
-    _, page = (TOOLS.parent / "docs" / "records.md").read_text(encoding="utf-8").split("How many seeds")
-    mean, deviation = re.findall(r"softmax at 10 seeds: (\S+) bits.*deviation (\S+)", said)[0]
-    assert f"at ten seeds {float(mean):.3f} bits, standard deviation {float(deviation):.3f}." in page
-    needed = re.findall(r"gain of (\S+) bits .* with (\d+) seeds", said)
-    assert len(needed) == 4 and all(re.search(rf"{gain}\b[^.]* with {seeds}\b", page) for gain, seeds in needed)

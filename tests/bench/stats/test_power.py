@@ -57,6 +57,11 @@ def test_seeds_needed_is_the_smallest_number_that_suffices() -> None:
     assert seeds_needed(20.0, noise_of, 0.99, least=3) == 3
 
 
+def test_two_groups_need_the_seeds_of_the_t_test() -> None:
+    # Cohen 1988: an effect of one standard deviation needs 17 a group
+    assert seeds_needed(1.0, lambda n: [NoiseSource(math.sqrt(2 / n), 2 * (n - 1))], 0.95) == 17
+
+
 def test_no_number_of_seeds_finds_what_the_test_examples_hide() -> None:
     def noise_of(seeds: int) -> list[NoiseSource]:
         return [NoiseSource(1 / seeds, seeds - 1), NoiseSource(1.0)]
