@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -16,23 +13,13 @@ import attnbench
 
 pytest.importorskip("transformers", reason="needs the extra attnbench[transformers]")
 
+import architectures as table
+
 from attnbench.variants.integrations import own_attention
 from attnbench.variants.integrations import transformers as bridge
 
 ROOT = Path(attnbench.__file__).parent
 PAGE = ROOT / "docs" / "huggingface-models.md"
-
-
-def script() -> ModuleType:
-    described = importlib.util.spec_from_file_location("architectures", ROOT / "tools" / "architectures.py")
-    assert described is not None and described.loader is not None
-    module = importlib.util.module_from_spec(described)
-    sys.modules[described.name] = module
-    described.loader.exec_module(module)
-    return module
-
-
-table = script()
 
 SIX = {
     # causal; encoder; encoder and decoder; without input_ids; own attention; a part with its own

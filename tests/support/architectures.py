@@ -1,8 +1,8 @@
 """Make docs/huggingface-models.md: every architecture that transformers builds small, by each door of the bridge.
 
-python tools/architectures.py rows build/architectures.jsonl       # an hour of one core; goes on where it stopped
-python tools/architectures.py rows build/architectures.jsonl bert vit       # these alone, anew: the last row counts
-python tools/architectures.py page build/architectures.jsonl > docs/huggingface-models.md
+    python tests/support/architectures.py rows build/rows.jsonl           # an hour; goes on where it stopped
+    python tests/support/architectures.py rows build/rows.jsonl bert vit  # these alone, anew: the last row counts
+    python tests/support/architectures.py page build/rows.jsonl > docs/huggingface-models.md
 
 Each model is random, runs in a child of its own, and has to give by `softmax` what it gives by itself, padded too. By
 `entmax15` its output has to change, and no softmax of attention may be left unless a warning names it.
@@ -366,7 +366,8 @@ def page(rows: list[dict[str, str]]) -> str:
     lines = [
         "# Which models of transformers take a variant",
         "",
-        f"Made by `tools/architectures.py` with transformers {transformers.__version__} and torch {torch.__version__}.",
+        "Made by `tests/support/architectures.py` with "
+        f"transformers {transformers.__version__} and torch {torch.__version__}.",
         f"Of {len(rows)} architectures {len(run)} were built small and run: random weights, two sequences, also padded",
         "where the model takes a mask. By `softmax` each has to give what it gives by itself, within",
         f"{TOLERANCE:g} of its largest output, and by `{SECOND}` something else, with no softmax of attention left.",
