@@ -1,20 +1,21 @@
 """Measure the power of the fast tests: plant small faults in a copy of the tree, and count those that some test finds.
 
-    git worktree add ../mutate/attnbench COMMIT             # a copy: never a tree that somebody works in
-    python tools/mutate.py draw --tree ../mutate/attnbench --out places.json
-    python tools/mutate.py map --tree ../mutate/attnbench --out calls.json
-    python tools/mutate.py run --tree ../mutate/attnbench --places places.json --calls calls.json --state state.jsonl
+    git worktree add ../copy/attnbench COMMIT               # a copy: never a tree that somebody works in
+    python tools/mutate.py draw ../copy/attnbench before.jsonl bench/gate=10 variants/sparse=5
+    python tools/mutate.py run ../copy/attnbench before.jsonl before.jsonl
+    python tools/mutate.py run ../later/attnbench before.jsonl after.jsonl
     python tools/mutate.py table before.jsonl after.jsonl
 
 A place is a file, a function, the text of a statement and the number of the change within it, so that the same fault
-can be planted in a later tree, where lines have other numbers; where the function or the statement is no more, it is
-"gone". `run --renamed old=new` finds statements in which a name has changed since. `tools/planted.json` adds faults
-that a person wrote. `map` runs the fast tests once and notes which test calls which function, in children too;
-several maps, of a few folders each, add up. `run` gives each fault first to the tests of its own folder that call the
-function, then, if it survives, to all others that call it: golden losses and the gate among them. Short tests come
-first, one case of each test function before the second of any, until one fails or the budget is spent. `--only` gives
-it to the tests of some files alone. Tests that compare tokens or versions are left out, since they fail for any
-change. Each line of the state is one fault at one stage; a run that was interrupted goes on after the last.
+can be planted in a later tree, where lines have other numbers. A statement that has moved to another file is found
+there; `--renamed old=new` finds one in which names have changed; what is in no file is "gone". A state is a list of
+places too: each line is one fault at one stage of the tests. A run that was interrupted goes on after the last.
+
+The stages are, until a test fails: the test that killed the fault before; then the fast test files of the folder that
+mirrors the file, that of the same name first, and those that name the function or the module. At the end the tests that
+killed run without a fault, since one that fails by itself has found nothing. Tests that compare tokens or versions are
+left out: they fail for any change. mutmut and cosmic-ray plant such faults too, but know them by a number within a
+function or a file, which changes with the code around it, and cannot find them again in a later tree.
 """
 
 from __future__ import annotations
@@ -22,30 +23,25 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import multiprocessing
 import os
 import random
 import re
+import resource
 import signal
-import subprocess
 import sys
-import tempfile
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).resolve().parent
-# folder: how many places are drawn in it
-QUOTAS = {
-    "variants/maps": 9, "variants/scores": 6, "variants/sparse": 9, "variants/linear": 6, "variants/low_rank": 5,
-    "variants/pooling": 3, "variants/ops": 11, "variants/kernels/dispatch.py": 1, "variants/mask.py": 2,
-    "variants/contract.py": 4, "bench/core": 5, "bench/stats": 8, "bench/score": 8, "bench/train": 9, "bench/models": 8,
-    "bench/measure": 6, "bench/store": 4, "bench/gate": 4, "bench/plan": 3, "tasks/synthetic": 7, "tasks/lra": 9,
-    "tasks/language_modeling": 4, "tasks/problems": 4, "tasks/translation": 4,
-}  # fmt: skip
-# another part of the same work removes these
-LEAVE_OUT = ("fingerprint", "executor_settings", "captured_step", "device_tokens", "energy", "gpu.py", "fused_softmax")
+FOLDERS = ("bench", "variants", "tasks", "dashboards")
+# code that only runs on a GPU, and fingerprints of code, which see any change
+LEAVE_OUT = ("fingerprint", "captured_step", "device_tokens", "energy", "gpu.py", "triton", "__init__")
 TOKENS = "not changed_code_has_a_raised_version and not nothing_is_fingerprinted and not test_negative_results"
 FAST = "not slow and not soak and not gpu"
 SWAPS: dict[type, type] = {
@@ -80,18 +76,20 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
             yield from ((f"{node.name}.{item.name}", item) for item in node.body if isinstance(item, ast.FunctionDef))
 
 
-def heads(function: ast.FunctionDef) -> Iterator[tuple[ast.stmt, list[ast.expr]]]:
-    """Each statement with the expressions of its own, without the statements inside it."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.stmt) and node is not function and not isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node, [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+def statements(source: str) -> Iterator[tuple[str, str, ast.stmt, list[ast.expr]]]:
+    """Each statement in a function: the function, the text of the statement, and its own expressions."""
+    for name, function in functions(ast.parse(source)):
+        for node in ast.walk(function):
+            if (
+                isinstance(node, ast.stmt)
+                and node is not function
+                and not isinstance(node, ast.FunctionDef | ast.ClassDef)
+            ):
+                parts = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+                yield name, f"{type(node).__name__}: {' | '.join(map(ast.unparse, parts))}", node, parts
 
 
-def text_of(statement: ast.stmt, own: list[ast.expr]) -> str:
-    return f"{type(statement).__name__}: {' | '.join(ast.unparse(part) for part in own)}"
-
-
-def changes(statement: ast.stmt, own: list[ast.expr]) -> Iterator[tuple[str, Callable[[], None]]]:
+def changes(statement: ast.stmt, parts: list[ast.expr]) -> Iterator[tuple[str, Callable[[], None]]]:
     """The changes that can be made in one statement, each with its kind and the function that makes it."""
     if isinstance(statement, ast.AugAssign) and type(statement.op) in SWAPS:
         yield "operator", lambda: setattr(statement, "op", SWAPS[type(statement.op)]())
@@ -102,7 +100,7 @@ def changes(statement: ast.stmt, own: list[ast.expr]) -> Iterator[tuple[str, Cal
     if isinstance(statement, ast.Raise | ast.Assert):
         return
     annotation = statement.annotation if isinstance(statement, ast.AnnAssign) else None
-    for node in (found for part in own if part is not annotation for found in ast.walk(part)):
+    for node in (inner for part in parts if part is not annotation for inner in ast.walk(part)):
         if isinstance(node, ast.BinOp) and type(node.op) in SWAPS and not isinstance(node.left, ast.JoinedStr):
             yield "operator", lambda node=node: setattr(node, "op", SWAPS[type(node.op)]())
         elif isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
@@ -121,71 +119,70 @@ def changes(statement: ast.stmt, own: list[ast.expr]) -> Iterator[tuple[str, Cal
             yield "name", lambda node=node: setattr(node, "attr", NAMES[node.attr])
 
 
-def candidates(source: str) -> Iterator[tuple[str, str, str, int]]:
-    """(function, text of the statement, kind of change, its number) of each change that a file can take."""
-    for name, function in functions(ast.parse(source)):
-        for statement, own in heads(function):
-            for number, (kind, _) in enumerate(changes(statement, own)):
-                yield name, text_of(statement, own), kind, number
+class Sources:
+    """The source files of a tree: their texts, and the file and function of each statement by its text."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self.texts = texts
+        self.holders: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        for file, source in texts.items():
+            for function, text, _, _ in statements(source):
+                self.holders[text].append((file, function))
 
 
-def draw(tree: Path, seed: int, quotas: dict[str, int]) -> list[Place]:
-    """Places by quota, one in a function, few in a file, the kinds of change in turns."""
-    chosen: list[Place] = []
+def sources_in(tree: Path, *folders: str) -> dict[str, str]:
+    paths = [path for folder in folders for path in sorted((tree / folder).rglob("*.py"))]
+    return {str(path.relative_to(tree)): path.read_text(encoding="utf-8") for path in paths}
+
+
+def draw(tree: Path, seed: int, quotas: dict[str, int], since: Path | None) -> list[Place]:
+    """Places by folder, one in a function and few in a file, the kinds of change in turns; no statement of `since`."""
+    before = sources_in(since, *FOLDERS) if since else {}
+    old = {item[:2] for source in before.values() for item in statements(source)}
     generator = random.Random(seed)
+    chosen: list[Place] = []
+    kinds: Counter[str] = Counter()
     for folder, quota in quotas.items():
-        files = sorted((tree / folder).rglob("*.py")) if (tree / folder).is_dir() else [tree / folder]
         pool = []
-        for file in files:
-            if not any(word in str(file) for word in LEAVE_OUT) and file.name != "__init__.py":
-                relative = str(file.relative_to(tree))
-                pool += [(relative, *found) for found in candidates(file.read_text(encoding="utf-8"))]
+        for file, source in sources_in(tree, folder).items():
+            if any(word in file for word in LEAVE_OUT):
+                continue
+            for function, text, statement, parts in statements(source):
+                if (function, text) not in old:
+                    pool += [(file, function, text, kind, at) for at, (kind, _) in enumerate(changes(statement, parts))]
         generator.shuffle(pool)
-        used, kinds, per_file = set(), Counter(place.change for place in chosen), Counter()
+        files = {item[0] for item in pool}
         for number in range(quota):
-            free = [
-                found for found in pool if found[:2] not in used and per_file[found[0]] < 1 + 2 * quota / len(files)
-            ]
+            used = [(place.file, place.function) for place in chosen]
+            most = 1 + 2 * quota // max(1, len(files))
+            free = [item for item in pool if item[:2] not in used and [file for file, _ in used].count(item[0]) < most]
             if not free:
                 break
             # the rarest kind so far; of equals the first drawn
-            file, function, text, kind, at = min(free, key=lambda found: kinds[found[3]])
-            used.add((file, function))
-            kinds[kind] += 1
-            per_file[file] += 1
-            chosen.append(Place(f"{folder}:{number}", file, function, text, kind, at))
+            best = min(free, key=lambda item: kinds[item[3]])
+            kinds[best[3]] += 1
+            chosen.append(Place(f"{folder}:{number}", *best))
     return chosen
 
 
 def planted(source: str, place: Place) -> str | None:
     """The source with the fault; None where its function or statement is no more."""
-    for name, function in functions(ast.parse(source)):
-        if name != place.function:
+    for name, text, statement, parts in statements(source):
+        if (name, text) != (place.function, place.text):
             continue
-        for statement, own in heads(function):
-            if text_of(statement, own) != place.text:
-                continue
-            if place.change == "written":
-                return spliced(source, statement, place.new)
-            kind, apply = list(changes(statement, own))[place.number]
-            if kind == "dropped":
-                return spliced(source, statement, "pass")
-            before = [ast.unparse(part) for part in own]
-            apply()
-            if isinstance(statement, ast.AugAssign):
-                return spliced(source, statement, ast.unparse(statement))
-            for part, text in zip(own, before, strict=True):
-                if ast.unparse(part) != text:
-                    return spliced(source, part, f"({ast.unparse(part)})")
+        if place.change == "written":
+            return spliced(source, statement, place.new)
+        kind, apply = list(changes(statement, parts))[place.number]
+        if kind == "dropped":
+            return spliced(source, statement, "pass")
+        before = [ast.unparse(part) for part in parts]
+        apply()
+        if isinstance(statement, ast.AugAssign):
+            return spliced(source, statement, ast.unparse(statement))
+        for part, old in zip(parts, before, strict=True):
+            if ast.unparse(part) != old:
+                return spliced(source, part, f"({ast.unparse(part)})")
     return None
-
-
-def renamed(place: Place, words: list[str]) -> Place:
-    """The place as it is called after names have changed, each given as `old=new`."""
-    function, text, new = place.function, place.text, place.new
-    for old, _, word in (each.partition("=") for each in words):
-        function, text, new = (re.sub(rf"\b{old}\b", word, found) for found in (function, text, new))
-    return replace(place, function=function, text=text, new=new)
 
 
 def spliced(source: str, node: ast.stmt | ast.expr, text: str) -> str:
@@ -196,214 +193,205 @@ def spliced(source: str, node: ast.stmt | ast.expr, text: str) -> str:
     return (b"\n".join(before) + text.encode() + b"\n".join(after)).decode()
 
 
-def environment(tree: Path, **more: str) -> dict[str, str]:
-    """A home and a cache of its own, since a fault in the store may write anywhere."""
-    home = tree.parent / "home"
-    home.mkdir(exist_ok=True)
-    paths = [str(tree.parent), str(tree / "tests" / "support"), str(HERE)]
-    own = {"HOME": str(home), "OMP_NUM_THREADS": "1", "MUTATE_TREE": str(tree), "PYTHONPATH": os.pathsep.join(paths)}
-    return os.environ | own | more
+def located(place: Place, sources: Sources, renamed: dict[str, str]) -> Place | None:
+    """The place in this tree: where it was, under new names, or in the only other function with that statement."""
+    entry = asdict(place)
+    for old, new in renamed.items():
+        for key in ("function", "text", "new"):
+            entry[key] = re.sub(rf"\b{old}\b", new, entry[key])
+    later = Place(**entry)
+    for candidate in (place, later):
+        if planted(sources.texts.get(place.file, ""), candidate):
+            return candidate
+    moved = [Place(**entry | {"file": file, "function": function}) for file, function in sources.holders[later.text]]
+    same = [found for found in moved if found.function == later.function] or moved
+    return same[0] if len(same) == 1 else None
 
 
-def pytest_run(tree: Path, arguments: list[str], seconds: int, log: Path, **more: str) -> int | None:
-    """The exit code after at most so many seconds of processor time; None where it hung. Nothing is left alive."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    limit = ["prlimit", f"--cpu={seconds}"]
-    with log.open("w") as out:
-        child = subprocess.Popen(
-            limit + command, cwd=tree, env=environment(tree, **more), stdout=out, stderr=out, start_new_session=True
-        )
-        try:
-            # on a busy machine a second of processor time takes long
-            return child.wait(20 * seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+def test_files(tree: Path) -> dict[str, str]:
+    """Test files with their text, without those that test the text of files and of documents."""
+    paths = [path for path in (tree / "tests").rglob("test_*.py") if not {"architecture", "docs"} & set(path.parts)]
+    return {str(path.relative_to(tree)): path.read_text(encoding="utf-8") for path in sorted(paths)}
 
 
-def make_map(tree: Path, out: Path, arguments: list[str]) -> None:
-    """Runs the fast tests once; writes which of those that passed call which function, and the seconds of each."""
-    with tempfile.TemporaryDirectory() as folder:
-        calls, log = Path(folder, "calls"), out.with_suffix(".log")
-        Path(folder, "sitecustomize.py").write_text("import record_calls\n")
-        paths = os.pathsep.join([folder, environment(tree)["PYTHONPATH"]])
-        chosen = ["-m", FAST, "-k", TOKENS, "-p", "record_calls", *arguments]
-        pytest_run(tree, chosen, 7200, log, PYTHONPATH=paths, MUTATE_CALLS=str(calls))
-        seconds: dict[str, float] = {}
-        callers: defaultdict[str, set[str]] = defaultdict(set)
-        lines = [line.split("\t") for line in calls.read_text().split("\n")[:-1]]
-    for test, second, third in lines:
-        if second == "passed":
-            seconds[test] = float(third)
-        elif second != "failed":
-            callers[f"{second}:{third}"].add(test)
-    found = {place: sorted(tests & seconds.keys()) for place, tests in sorted(callers.items())}
-    # several runs, of a few folders each, add up
-    known = json.loads(out.read_text()) if out.exists() else {"seconds": {}, "calls": {}}
-    for place, tests in known["calls"].items():
-        found[place] = sorted({*found.get(place, []), *tests})
-    out.write_text(json.dumps({"seconds": known["seconds"] | seconds, "calls": found}))
-    print(f"{len(seconds)} tests passed, {sum(seconds.values()):.0f} s, {len(found)} functions called; {log}")
+def killers(by: str, files: dict[str, str]) -> list[str]:
+    """The test that killed a fault before, with all its cases, in whatever file it is now."""
+    file, _, test = by.removeprefix("FAILED ").partition("::")
+    name = re.split(r"\W", test)[0]
+    holders = [path for path, text in files.items() if name and f"def {name}(" in text]
+    return [f"{path}::{name}" for path in holders if path == file or len(holders) == 1]
 
 
-def in_turns(tests: list[str], seconds: dict[str, float], budget: float) -> list[str]:
-    """Within the budget: one case of each test function, short ones first, then a second case of each, and so on."""
-    turns: list[tuple[int, float, str]] = []
-    cases: Counter[str] = Counter()
-    for test in sorted(tests, key=lambda test: (seconds[test], test)):
-        function = test.partition("[")[0]
-        turns.append((cases[function], seconds[test], test))
-        cases[function] += 1
-    chosen, total = [], 0.0
-    for _, cost, test in sorted(turns):
-        if total + cost <= budget:
-            chosen.append(test)
-            total += cost
-    return chosen
+def near(place: Place, files: dict[str, str]) -> list[str]:
+    """Test files of the same folder, of the same name first; then those that name the function or the module."""
+    path = Path("tests", place.file)
+    words = {path.stem, *place.function.split(".")} - {"__init__"}
+    same = str(path.with_name(f"test_{path.name}"))
+    # tests of variants/mask.py lie in the folder itself, not in those below it
+    inside = {file for file in files if Path(file).parent.parts[:3] == path.parent.parts[:3]}
+    named = {file: len(words & set(re.findall(r"\w+", text))) for file, text in files.items()}
+    found = [file for file in files if named[file] or file in inside]
+
+    def distance(file: str) -> tuple[bool, bool, bool, int]:
+        return file != same, file not in inside, Path(file).parent != path.parent, -named[file]
+
+    return sorted(found, key=distance)
 
 
-def stages(place: Place, tests: list[str], only: list[str]) -> dict[str, list[str]]:
-    """The tests that call the function of a place, by stage."""
-    if only:
-        return {f"only {' '.join(only)}": [test for test in tests if test.startswith(tuple(only))]}
-    # tests of bench/train/objectives lie in tests/bench/train
-    parts = Path("tests", place.file).parts[:3]
-    folder = "/".join(part for part in parts if not part.endswith(".py")) + "/"
-    # tests of variants/mask.py and of tasks/sweep.py lie in the folder itself, not in those below it
-    near = [test for test in tests if test.startswith(folder) and (folder.count("/") > 2 or test.count("/") == 2)]
-    return {"folder": near, "rest": sorted(set(tests) - set(near))}
-
-
-def run(tree: Path, places: list[Place], calls: Path, state: Path, only: list[str], budget: float) -> None:
-    known = json.loads(calls.read_text())
-    seconds: dict[str, float] = known["seconds"]
-    before = lines_of(state)
-    done = {(line["name"], line["stage"]) for line in before}
-    over = {line["name"] for line in before if line["outcome"] != "survived"}
-    for place in places:
-        tests = known["calls"].get(f"{place.file}:{place.function}", [])
-        for stage, chosen in stages(place, tests, only).items():
-            if (place.name, stage) in done or place.name in over:
+def run(tree: Path, entries: list[dict[str, Any]], state: Path, renamed: dict[str, str], budget: int) -> None:
+    """Plants each fault, runs its tests, and adds a line to the state for each stage."""
+    files, sources = test_files(tree), Sources(sources_in(tree, *FOLDERS))
+    known = [line for line in lines_of(state) if "stage" in line]
+    done = {(line["name"], line["stage"]) for line in known}
+    killed = {line["name"] for line in known if line["outcome"] == "killed"}
+    for entry in entries:
+        before = Place(**{field.name: entry[field.name] for field in fields(Place) if field.name in entry})
+        place = located(before, sources, renamed)
+        stages = {"gone": [""]}
+        if place is not None:
+            stages = {"killer": killers(entry.get("by", ""), files), "near": near(place, files)}
+        for stage, tests in stages.items():
+            if before.name in killed or (before.name, stage) in done or not tests:
                 continue
-            some = in_turns(chosen, seconds, budget)
-            found = with_fault(tree, place, some, int(60 + 3 * sum(map(seconds.__getitem__, some))), state)
-            line = asdict(place) | {"stage": stage, "tests": len(some), "of": len(chosen)} | found
-            with state.open("a") as out:
+            outcome, by = "gone", ""
+            if place is not None:
+                outcome, by = with_fault(tree, place, sources.texts[place.file], tests, budget, state)
+            if outcome == "killed":
+                killed.add(before.name)
+            line = asdict(place or before) | {"stage": stage, "outcome": outcome, "by": by}
+            with state.open("a", encoding="utf-8") as out:
                 out.write(json.dumps(line) + "\n")
-            print(f"{place.name} {stage}: {line['outcome']} {line['by']}", flush=True)
-            if line["outcome"] != "survived":
-                over.add(place.name)
+            print(f"{before.name} {stage}: {outcome} {by}", flush=True)
+    tests = sorted({test for line in last_lines(state).values() for test in killers(line.get("by", ""), files)})
+    if tests:
+        # one that fails by itself has found nothing
+        print(f"{len(tests)} tests without a fault: {pytest_run(tree, tests, 3600, state.with_suffix('.log'))}")
 
 
-def is_there(tree: Path, place: Place) -> bool:
-    path = tree / place.file
-    return path.exists() and planted(path.read_text(encoding="utf-8"), place) is not None
-
-
-def with_fault(tree: Path, place: Place, tests: list[str], seconds: int, state: Path) -> dict[str, str]:
-    """What becomes of one fault; the file is as it was afterwards."""
-    path = tree / place.file
-    clean = path.read_text(encoding="utf-8") if path.exists() else ""
-    faulty = planted(clean, place)
-    if faulty is None:
-        return {"outcome": "gone", "by": ""}
-    if not tests:
-        return {"outcome": "survived", "by": "no test calls it"}
-    names, log = state.with_suffix(".tests"), state.with_suffix(".log")
-    names.write_text("\n".join(tests))
+def with_fault(tree: Path, place: Place, text: str, tests: list[str], budget: int, state: Path) -> tuple[str, str]:
+    """The outcome of one fault, and the test that found it; the file is as it was afterwards."""
+    path, log = tree / place.file, state.with_suffix(".log")
     try:
-        path.write_text(faulty, encoding="utf-8")
-        code = pytest_run(tree, ["-x", f"@{names}"], seconds, log)
+        path.write_text(planted(text, place) or "", encoding="utf-8")
+        outcome = pytest_run(tree, ["-x", *tests], budget, log)
     finally:
-        path.write_text(clean, encoding="utf-8")
-    return verdict(code, log.read_text(errors="replace"))
+        path.write_text(text, encoding="utf-8")
+    failed = [line for line in log.read_text(errors="replace").split("\n") if line.startswith(("FAILED", "ERROR"))]
+    return outcome, failed[0][:200] if failed and outcome == "killed" else ""
 
 
-def verdict(code: int | None, log: str) -> dict[str, str]:
-    """What an exit code of pytest and its output say of a fault."""
-    if code == 0:
-        return {"outcome": "survived", "by": ""}
+def verdict(code: int | None) -> str:
+    """The outcome of a fault by the exit code of pytest."""
     if code is None or code in (-signal.SIGKILL, -signal.SIGXCPU):
-        # a loop without end, or a machine that had other work: no test has failed
-        return {"outcome": "timeout", "by": ""}
-    failed = [line for line in log.split("\n") if line.startswith(("FAILED", "ERROR"))]
-    if code in (4, 5):
-        # pytest could not start: a test of the map is no more, or the fault breaks what all tests load
-        return {"outcome": "unclear", "by": f"exit code {code}"}
-    return {"outcome": "killed", "by": failed[0][:200] if failed else f"exit code {code}"}
+        # more tests than the budget, or a loop without end: no test has failed
+        return "budget"
+    # 4: a test is no more, 5: none is fast
+    return {0: "survived", 4: "unclear", 5: "survived"}.get(code, "killed")
 
 
-def lines_of(state: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in state.read_text().split("\n")[:-1]] if state.exists() else []
+def prepare(tree: Path) -> None:
+    """Sets the environment of all runs: the package of this tree, and a home, since a fault may write anywhere."""
+    folder, home = tree.parent / "attnbench-0.dist-info", tree.parent / "home"
+    folder.mkdir(exist_ok=True)
+    home.mkdir(exist_ok=True)
+    # entry points as this tree states them; those that are installed may be another tree's
+    stated = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = []
+    for group, names in (stated["entry-points"] | {"console_scripts": stated["scripts"]}).items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in names.items())]
+    (folder / "METADATA").write_text(distribution("attnbench").read_text("METADATA") or "", encoding="utf-8")
+    (folder / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+    paths = [str(tree.parent), str(tree / "tests" / "support")]
+    sys.path[:0] = paths
+    os.environ |= {"HOME": str(home), "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "1"}
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": ""}
 
 
-def table(before: Path, after: Path | None) -> None:
-    """Killed of all, by folder, of the places that are in both trees; then those that not both sides killed."""
-    sides = [ended(lines_of(path)) for path in (before, after) if path]
-    both = [name for name in sides[0] if all(name in side and side[name]["outcome"] != "gone" for side in sides)]
-    print("| places | number |" + " before | after |"[: 9 * len(sides)] + "\n|---|--:|" + "--:|" * len(sides))
-    groups = defaultdict(list)
-    for name in both:
-        file = sides[0][name]["file"]
-        groups["planted by hand" if sides[0][name]["change"] == "written" else file.partition("/")[0]].append(name)
-    for group, names in groups.items():
-        killed = [sum(side[name]["outcome"] == "killed" for name in names) for side in sides]
-        print(f"| {group} | {len(names)} | {' | '.join(map(str, killed))} |")
-    for name in both:
-        outcomes = [side[name]["outcome"] for side in sides]
-        if set(outcomes) != {"killed"}:
-            line = sides[0][name]
-            where = f"{line['file']} {line['function']}: {line['change']} {line['number']}"
-            print(f"- {' → '.join(outcomes)}: {where} of `{line['text'][:90]}`")
-    print(f"gone: {[name for name in sides[0] if name not in both]}")
+def pytest_run(tree: Path, arguments: list[str], seconds: int, log: Path) -> str:
+    """The outcome of so many seconds of processor time at most. Nothing is left alive."""
+    # a fork of this process, which has imported what takes most of the start
+    child = multiprocessing.get_context("fork").Process(target=_pytest, args=(tree, arguments, seconds, log))
+    child.start()
+    # on a busy machine a second of processor time takes long
+    child.join(10 * seconds)
+    code = child.exitcode
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid or 0, signal.SIGKILL)
+    child.join()
+    return verdict(code)
 
 
-def ended(lines: list[dict[str, str]]) -> dict[str, dict[str, str]]:
+def _pytest(tree: Path, arguments: list[str], seconds: int, log: Path) -> None:
+    import pytest
+
+    os.setsid()
+    os.chdir(tree)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+    sys.exit(int(pytest.main(["-q", "-p", "no:cacheprovider", "-m", FAST, "-k", TOKENS, *arguments])))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line] if path.exists() else []
+
+
+def last_lines(path: Path) -> dict[str, dict[str, Any]]:
     """The last stage of each place."""
-    return {line["name"]: line for line in lines}
+    return {line["name"]: line for line in lines_of(path)}
+
+
+def table(paths: list[Path]) -> None:
+    """Killed of all, by folder, of the places that are in all trees; then those that some side did not kill."""
+    sides = [{name: line.get("outcome", "gone") for name, line in last_lines(path).items()} for path in paths]
+    kept = [name for name in sides[0] if all(side.get(name, "gone") != "gone" for side in sides)]
+    groups = defaultdict(list)
+    for name in kept:
+        groups[name.partition(":")[0]].append(name)
+    for group, names in [*groups.items(), ("all", kept)]:
+        killed = [sum(side[name] == "killed" for name in names) for side in sides]
+        print(f"| {group} | {len(names)} | {' | '.join(map(str, killed))} |")
+    for name, line in last_lines(paths[0]).items():
+        outcomes = [side.get(name, "gone") for side in sides]
+        if set(outcomes) != {"killed"}:
+            where = f"{line['file']} {line['function']}: {line['change']} {line['number']}"
+            print(f"- {' → '.join(outcomes)}: {name} {where} of `{line['text'][:90]}`")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("draw", "map", "run"):
-        command = commands.add_parser(name)
-        command.add_argument("--tree", type=Path, required=True, help="a copy that nobody works in")
-    commands.choices["draw"].add_argument("--seed", type=int, default=30)
-    commands.choices["draw"].add_argument(
-        "--quotas", type=json.loads, help='faults by folder, such as {"bench/stats": 30}; without it a choice of all'
-    )
-    for name in ("draw", "map"):
-        commands.choices[name].add_argument("--out", type=Path, required=True)
-    commands.choices["map"].add_argument("tests", nargs="*", default=["tests"])
-    for name in ("places", "calls", "state"):
-        commands.choices["run"].add_argument(f"--{name}", type=Path, required=True)
-    commands.choices["run"].add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW")
-    commands.choices["run"].add_argument("--only", nargs="*", default=[], help="beginnings of test names")
-    commands.choices["run"].add_argument("--names", default="", help="the beginning of the names of places")
-    commands.choices["run"].add_argument("--planted", type=Path, default=HERE / "planted.json", help="faults by hand")
-    commands.choices["run"].add_argument("--budget", type=float, default=40, help="seconds of tests in each stage")
-    shown = commands.add_parser("table")
-    shown.add_argument("before", type=Path)
-    shown.add_argument("after", type=Path, nargs="?")
+    drawing, running, showing = (commands.add_parser(name) for name in ("draw", "run", "table"))
+    for command in (drawing, running):
+        command.add_argument("tree", type=Path, help="a copy that nobody works in")
+    drawing.add_argument("out", type=Path, help="file of the places")
+    drawing.add_argument("quotas", nargs="+", metavar="FOLDER=NUMBER", help="how many faults in each folder")
+    drawing.add_argument("--seed", type=int, default=30)
+    drawing.add_argument("--since", type=Path, metavar="TREE", help="leave out statements of this older tree")
+    running.add_argument("places", type=Path, help="what `draw` wrote, or the state of an earlier tree")
+    running.add_argument("state", type=Path, help="gets a line for each fault and stage")
+    running.add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW")
+    running.add_argument("--names", default="", help="the beginning of the names of places")
+    running.add_argument("--budget", type=int, default=40, help="seconds of processor time of each stage")
+    showing.add_argument("states", type=Path, nargs="+")
     asked = parser.parse_args()
+    if asked.command == "table":
+        return table(asked.states)
+    tree = asked.tree.resolve()
     if asked.command == "draw":
-        places = draw(asked.tree.resolve(), asked.seed, asked.quotas or QUOTAS)
-        asked.out.write_text(json.dumps([asdict(place) for place in places], indent=1))
-        print(len(places), Counter(place.change for place in places))
-    elif asked.command == "map":
-        make_map(asked.tree.resolve(), asked.out.resolve(), asked.tests)
-    elif asked.command == "run":
-        places = [Place(**entry) for file in (asked.planted, asked.places) for entry in json.loads(file.read_text())]
-        chosen = [place for place in places if place.name.startswith(asked.names)]
-        tree = asked.tree.resolve()
-        found = [place if is_there(tree, place) else renamed(place, asked.renamed) for place in chosen]
-        run(tree, found, asked.calls, asked.state.resolve(), asked.only, asked.budget)
-    else:
-        table(asked.before, asked.after)
+        quotas = {folder: int(number) for folder, number in (quota.split("=") for quota in asked.quotas)}
+        places = draw(tree, asked.seed, quotas, asked.since)
+        asked.out.write_text("".join(json.dumps(asdict(place)) + "\n" for place in places), encoding="utf-8")
+        return print(len(places), Counter(place.change for place in places))
+    prepare(tree)
+    # imported once, before the forks; all of the tree itself is imported behind them
+    import hypothesis  # noqa: F401
+    import pytest  # noqa: F401
+    import torch  # noqa: F401
+
+    entries = [entry for name, entry in last_lines(asked.places).items() if name.startswith(asked.names)]
+    run(tree, entries, asked.state.resolve(), dict(word.split("=") for word in asked.renamed), asked.budget)
 
 
 if __name__ == "__main__":
