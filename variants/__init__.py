@@ -6,12 +6,12 @@ is first asked for.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from .contract import AttentionShape, Mask, ScoredVariant, Variant, score_map
+    from .kernels.uncompiled import uncompiled
     from .maps.elementwise import elementwise_map
     from .ops.entmax import entmax, entmax15, sparsemax
 
@@ -26,7 +26,14 @@ __all__ = [
     "entmax15",
     "score_map",
     "sparsemax",
+    "uncompiled",
 ]
+
+_ELSEWHERE = {
+    "elementwise_map": "maps.elementwise", "entmax": "ops.entmax", "entmax15": "ops.entmax", "sparsemax": "ops.entmax",
+    "uncompiled": "kernels.uncompiled",
+}  # fmt: skip
+"""The modules of what does not come from the contract."""
 
 
 def build(selection: str, shape: AttentionShape) -> Variant:
@@ -46,19 +53,7 @@ def build(selection: str, shape: AttentionShape) -> Variant:
     return variant
 
 
-def uncompiled() -> AbstractContextManager[None]:
-    """Until it ends, kernels that are compiled at first use give outputs of the right shapes, without values."""
-    from .kernels import uncompiled
-
-    return uncompiled.uncompiled()
-
-
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import contract
-    from .maps import elementwise
-    from .ops import entmax as maps
-
-    places = {"elementwise_map": elementwise, "entmax": maps, "entmax15": maps, "sparsemax": maps}
-    return getattr(places.get(name, contract), name)
+    return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'contract')}"), name)

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from ...variants.kernels import gpu
 from ..core.cell import REFERENCE, Cell
 from ..core.hashing import content_hash
 from ..core.paths import PACKAGE
@@ -41,13 +42,14 @@ _NATIVE = (".cpp", ".h")
 _OURS = (PACKAGE / "variants", PACKAGE / "tasks")
 
 _KERNELS = PACKAGE / "variants" / "kernels"
+_KERNELS_OF_GPUS = _KERNELS / "gpu.py"
 # by kind of device, the kernels that never run there
-_OF_OTHER_DEVICES = {"cpu": _KERNELS / "triton", "cuda": _KERNELS / "cpu"}
+_OF_OTHER_DEVICES = {"cpu": gpu.FOLDER, "cuda": _KERNELS / "cpu"}
 
 # shared by all variants: what they mean is guarded by the versions of objectives, not by the variants' hashes
 _CONTRACTS = frozenset(
     PACKAGE / "variants" / f"{name}.py"
-    for name in ("__init__", "contract", "mask", "padding", "products", "shape", "variant")
+    for name in ("__init__", "contract", "mask", "padding", "products", "shape", "variant", "kernels/__init__")
 )
 
 
@@ -207,7 +209,10 @@ def _imported(file: Path, root: Path, beside: bool) -> Iterator[Path]:
             continue
         for candidate in (base, *(base / name for name in names)):
             for found in (candidate.with_name(candidate.name + ".py"), candidate / "__init__.py"):
-                if found.is_file():
+                if found.resolve() == _KERNELS_OF_GPUS:
+                    # in its place what it finds by name, and `launch`, which it asks whether that can run
+                    yield from filter(None, map(gpu.file_of, ("__init__", "launch", *names)))
+                elif found.is_file():
                     yield found.resolve()
 
 

@@ -9,7 +9,6 @@ as ever, which has the words for its Record.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ import torch
 from ...tasks.data.data import place
 from ...tasks.sweep_point import Point
 from ...variants.contract import AttentionShape
+from ...variants.kernels import gpu
 from ..core.cell import Cell
 from ..core.errors import AttnbenchError
 from ..core.registry import TASKS
@@ -116,12 +116,10 @@ def has_kernels(variant: Spec) -> bool:
 
 def compile_for(variant: Spec, shape: AttentionShape, batch: int, threads: int) -> None:
     """Compiles in `threads` threads all that the short form of the gate launches on this GPU."""
-    if not has_kernels(variant) or importlib.util.find_spec("triton") is None:
+    if not has_kernels(variant) or not gpu.installed():
         return
-    from ...variants.kernels.triton.launch import compile_all, recording
-
     # what cannot be noted is compiled by the gate, one after the other
     with suppress(Exception):
-        with recording() as noted:
+        with gpu.recording() as noted:
             run_short(variant, shape, batch=batch)
-        compile_all(list(noted.values()), threads)
+        gpu.compile_all(list(noted.values()), threads)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from implementations import NO_TRITON
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "gpu" / "compiled_counts.py"
 CODE = """
@@ -89,8 +90,8 @@ print(json.dumps({"loops": found, "registers": one.registers, "stack": one.stack
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(NO_TRITON, reason="no Triton")
 def test_a_product_of_64_by_64_by_64_is_four_instructions_of_a_warp_group(tmp_path: Path) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
     (tmp_path / "tiny_kernel.py").write_text(KERNEL)
     found = json.loads(run(COUNTED, str(tmp_path)))
     (loop,) = found["loops"]

@@ -5,13 +5,13 @@ In its quick form, at a few positions; `TRITON_INTERPRET=1 attnbench check "rela
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import replace
 
 import pytest
 import torch
 import typer
+from implementations import NO_TRITON, require
 from typer.testing import CliRunner, Result
 
 from attnbench.bench.cli.check import check
@@ -24,8 +24,6 @@ from attnbench.bench.gate.twins import implementations_agree
 from attnbench.bench.gate.variant import VariantFactory
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
-from attnbench.variants.kernels.cpu import build as cpu_build
-from attnbench.variants.kernels.triton import launch as triton_launch
 
 SELECTIONS = (
     "rela", "sparsemax", "entmax15", "entmax[alpha=1.25]", "entmax[alpha=learned]", "asentmax", "linear", "additive-lm",
@@ -61,22 +59,8 @@ def forced(selection: str, impl: str) -> str:
     return f"{selection[:-1]},impl={impl}]" if selection.endswith("]") else f"{selection}[impl={impl}]"
 
 
-def missing(impl: str) -> str:
-    """Why this machine cannot run such a path, by another way than the gate's."""
-    if impl == "triton" and importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
-    if impl == "triton" and not triton_launch.interpreted():
-        return "needs TRITON_INTERPRET=1"
-    if impl == "triton" and (reason := triton_launch.failure()):
-        return reason
-    if impl == "cpp" and not cpu_build.compiler():
-        return "needs a C++ compiler"
-    return ""
-
-
 def ready(selection: str, impl: str, **changes: object) -> tuple[str, AttentionShape]:
-    if missing(impl):
-        pytest.skip(missing(impl))
+    require(impl)
     # which has no causal form
     return forced(selection, impl), replace(SHAPE, **{"causal": not selection.startswith("bigbird"), **changes})
 
@@ -130,17 +114,17 @@ def test_flex_is_unsupported_on_a_cpu_and_says_why(selection: str) -> None:
 
 
 def test_without_the_interpreter_the_reason_says_how_to_turn_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
     ready("rela", "eager")
     refusals = {path.name: path.refusal for path in paths("rela", SHAPE)}
     assert set(refusals) == {"eager", "cpp", "triton"}
     assert not refusals["eager"]
-    if importlib.util.find_spec("triton") is not None:
+    if not NO_TRITON:
         assert "need a CUDA device, or TRITON_INTERPRET=1 in the environment" in refusals["triton"]
 
 
 def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
-    monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr("attnbench.bench.gate.report.LENGTH", 24)
     # which paths there are does not depend on what is asked of them
     monkeypatch.setattr("attnbench.bench.gate.suite.PROPERTIES", PROPERTIES[:1])
@@ -149,8 +133,8 @@ def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
 
 
+@pytest.mark.skipif(NO_TRITON, reason="no Triton")
 def test_check_says_which_paths_it_compared_and_how_to_have_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
     result = invoke(monkeypatch, "linear")
     assert result.exit_code == 0, result.output
     first, second = result.output.strip().split("\n")[-2:]
@@ -159,10 +143,10 @@ def test_check_says_which_paths_it_compared_and_how_to_have_the_others(monkeypat
     assert "TRITON_INTERPRET=1" in second
 
 
+@pytest.mark.skipif(NO_TRITON, reason="no Triton")
 def test_check_of_a_path_that_cannot_run_here_checks_nothing_and_exits_with_six(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
     for name, reason in (("linear[impl=triton]", "need a CUDA device"), ("local[impl=flex]", "no backward pass")):
         result = invoke(monkeypatch, name)
         assert result.exit_code == 6
@@ -172,6 +156,5 @@ def test_check_of_a_path_that_cannot_run_here_checks_nothing_and_exits_with_six(
 
 
 def test_check_as_json_has_an_object_for_each_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
     rows = [row for row in json.loads(invoke(monkeypatch, "linear[impl=eager]", "--json").output) if "path" in row]
     assert rows == [{"variant": "linear[impl=eager]", "path": "eager", "checked": True, "reason": ""}]

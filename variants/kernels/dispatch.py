@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..contract import AttentionShape, Unsupported
+from . import gpu as triton_launch
 from .cpu import build as cpu_build
-from .triton import launch as triton_launch
 
 # what the kernels for CPU, which compute in float32, take without loss
 _SINGLE = (torch.float32, torch.bfloat16, torch.float16)

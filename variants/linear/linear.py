@@ -36,7 +36,7 @@ class Linear(FeatureVariant):
         self.implementation = choose_implementation(self.impl, query, key, value)
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)
-        from ..kernels.triton.linear import linear_attention
+        from ..kernels.gpu import linear_attention
 
         return linear_attention(query, key, value, mask.valid, mask.causal)
 

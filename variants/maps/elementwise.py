@@ -125,7 +125,7 @@ class ElementwiseMap(ScoredVariant):
             "epsilon": self.epsilon,
         }
         if self.implementation == "triton":
-            from ..kernels.triton.maps import map_attention
+            from ..kernels.gpu import map_attention
 
             sums = map_attention(query, key, value, mask.valid, mask.causal, written, drop, **further)
         else:
@@ -207,7 +207,7 @@ def _write(
     try:
         written = write(partial(function, **dict(options)), _taken(function), learned, sums)
         if impl == "triton":
-            from ..kernels.triton.written import functions
+            from ..kernels.gpu import functions
 
             functions(written)
         else:

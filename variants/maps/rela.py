@@ -75,7 +75,7 @@ class ReLA(ScoredVariant):
         # the norm goes the way that the sums went, so that a path is fused as a whole
         parameters = (self.scale, self.gate, self.epsilon)
         if self.implementation == "triton":
-            from ..kernels.triton import norm as triton_norm
+            from ..kernels.gpu import norm as triton_norm
 
             return triton_norm.gated_rms_norm(sums, *parameters, self.norm, value.dtype)
         if self.implementation == "cpp":
@@ -99,7 +99,7 @@ class ReLA(ScoredVariant):
             weights = weights if drop is None else drop.apply(weights)
             return self.average(weights, value.to(weights.dtype))
         if self.implementation == "triton":
-            from ..kernels.triton.maps import map_attention
+            from ..kernels.gpu import map_attention
 
             return map_attention(query, key, value, mask.valid, mask.causal, write(torch.relu), drop, homogeneous=True)
         from ..kernels.cpu.tiles import tiled_attention

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..contract import AttentionShape, Mask, ScoredVariant
 from ..kernels.dispatch import DROPPING, choose_implementation, refusal
-from ..kernels.triton.launch import LOWEST_ALPHA
+from ..kernels.gpu import LOWEST_ALPHA
 from ..ops.dropout import WeightDropout
 
 
@@ -82,7 +82,7 @@ class SparseMap(ScoredVariant):
         alpha = self.learned_alpha() if self.fixed_alpha is None else self.fixed_alpha
         assert alpha is not None
         if self.implementation == "triton":
-            from ..kernels.triton import entmax as triton_entmax
+            from ..kernels.gpu import entmax as triton_entmax
 
             # its products take one dtype
             query = query.to(key.dtype)

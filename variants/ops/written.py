@@ -1,7 +1,7 @@
 """Maps as text: a function of the scores, traced once with its gradient, in expressions that C++ and Triton both read.
 
 An expression calls functions by the names of PyTorch's operators, which the kernels define: `cpu/map.h` and
-`triton/functions.py`.
+`triton/bodies.py`.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class AdditiveLM(Variant):
     def _prefixes(self) -> PrefixSoftmax:
         if self.implementation == "eager":
             return prefix_softmax
-        from ..kernels.triton import prefix as triton_prefix
+        from ..kernels.gpu import prefix as triton_prefix
 
         return triton_prefix.prefix_softmax
 

@@ -77,7 +77,7 @@ class Additive(ScoredVariant):
         self.implementation = choose_implementation(impl, value, query, key, dropout=self.weight_dropout)
         if self.implementation == "eager":
             return super().forward(query, key, value, mask)
-        from ..kernels.triton.additive import additive_attention
+        from ..kernels.gpu import additive_attention
 
         # the products with W and U are cuBLAS's; the kernel adds, squashes and sums
         projected_query, projected_key = self._project_query(query, torch.float32), self._project_key(key)

@@ -100,12 +100,12 @@ class Relative(ScoredVariant):
         lower = torch.zeros_like(at)
         bias = scaled(query, scale) @ self.key_table.to(accumulator(query.dtype)).T
         if self.implementation == "flex":
-            from ..kernels.triton.flex import flex_interval_attention
+            from ..kernels.gpu import flex_interval_attention
 
             return flex_interval_attention(
                 query, key, value, lower, upper, mask.valid, scale=scale, bias=bias, back=self.clip, offset=offset
             )
-        from ..kernels.triton.interval import Intervals, interval_attention
+        from ..kernels.gpu import Intervals, interval_attention
 
         output, by_distance = interval_attention(
             query,

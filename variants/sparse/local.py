@@ -87,11 +87,10 @@ class Local(PatternVariant):
             given = query, key, value, seen, self.positions, drop
             return tiles.rank_attention(*given, back=back, ahead=ahead, offset=missing)
         if self.implementation == "flex":
-            from ..kernels.triton.flex import flex_interval_attention
+            from ..kernels.gpu import flex_interval_attention
 
             return flex_interval_attention(query, key, value, lower, upper, mask.valid, scale=scale)
-        from ..kernels.triton.interval import Intervals
-        from ..kernels.triton.ranks import rank_attention
+        from ..kernels.gpu import Intervals, rank_attention
 
         return rank_attention(
             query,

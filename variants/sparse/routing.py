@@ -248,8 +248,7 @@ class Routing(Variant):
             seen = Mask(bounds=torch.stack([lower, upper], -1).flatten(0, 1))
             found = tiles.rank_attention(query, key, own, seen, self.positions, back=back, ahead=ahead)
             return order.restore(found.view(value.shape))
-        from ..kernels.triton.interval import Intervals
-        from ..kernels.triton.ranks import rank_attention
+        from ..kernels.gpu import Intervals, rank_attention
 
         output = rank_attention(
             order.sort(query),

@@ -29,7 +29,7 @@ from attnbench.bench.run.context import RecordBuilder, WorkerContext
 from attnbench.bench.store.store import Store
 from attnbench.tasks.data.data import place
 from attnbench.variants import AttentionShape, Mask, build
-from attnbench.variants.kernels.triton import launch
+from attnbench.variants.kernels import gpu
 
 SHAPE = AttentionShape(heads=4, head_dim=32, max_length=96, causal=True, dtype="bfloat16", device="cuda:0")
 DTYPES = ("bfloat16", "float16", "float32")
@@ -41,7 +41,7 @@ SMOKE = ("softmax", "rela", "linear", "local")
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKernels]:
     """A device without Triton, whose kernels have tests of their own; torch.compile asks for a real one."""
     fake_cuda.install(monkeypatch)
-    monkeypatch.setattr(launch, "reason", lambda *_, **__: "there is no Triton here")
+    monkeypatch.setattr(gpu, "reason", lambda *_, **__: "there is no Triton here")
     monkeypatch.setattr(suite, "PROPERTIES", [each for each in suite.PROPERTIES if each.name != "compiled"])
     with FakeKernels() as kernels:
         yield kernels
@@ -232,7 +232,7 @@ def test_a_gpu_compiles_its_kernels_for_the_measured_width_and_dtype_alone(
         asked.add((dtype, head_dim))
         return "there is no Triton here"
 
-    monkeypatch.setattr(launch, "reason", reason)
+    monkeypatch.setattr(gpu, "reason", reason)
     assert quick_gate("rela", SHAPE, form="short") is None
     assert asked - {(torch.float64, 32)} == {(torch.bfloat16, 32)}
     for name, thorough, widths in (("cuda:0", True, {5, 32}), ("cpu", False, {67, 5, 32})):

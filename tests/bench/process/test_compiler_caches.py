@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from implementations import NO_TRITON
 
 from attnbench.bench.process import child as children
 from attnbench.bench.process.child import Child
@@ -83,8 +84,8 @@ def test_a_kernel_with_an_empty_file_is_off_its_list_and_nothing_else_is_touched
 
 
 @pytest.mark.slow  # the files that Triton makes; what is deleted is tested above
+@pytest.mark.skipif(NO_TRITON, reason="no Triton")
 def test_triton_compiles_a_kernel_with_an_empty_file_anew(tmp_path: Path) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
     compile_two = """
 import importlib
 from attnbench.variants.kernels.triton import launch

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from implementations import NO_TRITON
 from torch import Tensor
 from waits import META, install, waits
 
@@ -20,8 +20,7 @@ from attnbench.bench.train.trainer import ordinary_step
 from attnbench.tasks.contract import Classification, Recipe
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe
 from attnbench.variants import build
-from attnbench.variants.kernels import triton
-from attnbench.variants.kernels.triton import launch
+from attnbench.variants.kernels import gpu
 
 SMALL: dict[str, Any] = {"width": 32, "heads": 2, "feed_forward": 32, "layers": 1, "length": 256, "batch": 2}
 NAMES = [entry.name for entry in VARIANTS.entries() if entry.origin.startswith("attnbench ")]
@@ -75,15 +74,16 @@ def test_a_performer_that_draws_anew_reads_its_count_of_steps() -> None:
         step(model, tuple(part.to(META) for part in batch))
 
 
+@pytest.mark.skipif(NO_TRITON, reason="no Triton")
 @pytest.mark.parametrize("variant", KERNELS)
 def test_no_variant_waits_round_its_kernels(monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
     """The code that launches them, forward and backward, with launches that do nothing."""
     launched: list[object] = []
-    monkeypatch.setattr(launch, "reason", lambda *_, **__: None)
+    monkeypatch.setattr(gpu, "reason", lambda *_, **__: None)
     # all of them: one that is imported later would keep the launch that does nothing
-    for found_module in pkgutil.iter_modules(triton.__path__, f"{triton.__name__}."):
-        module = importlib.import_module(found_module.name)
-        if module is not launch and hasattr(module, "launch"):
+    for file in gpu.FOLDER.glob("*.py"):
+        module = importlib.import_module(f"attnbench.variants.kernels.triton.{file.stem}")
+        if file.stem != "launch" and hasattr(module, "launch"):
             monkeypatch.setattr(module, "launch", lambda kernel, *_, **__: launched.append(kernel))
     name = variant.replace("]", ",impl=triton]") if "[" in variant else f"{variant}[impl=triton]"
     model, batch = built(name, "meta")

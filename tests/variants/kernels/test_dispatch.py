@@ -7,13 +7,14 @@ from copy import deepcopy
 import pytest
 import torch
 from error_budget import over_budget, runs
+from implementations import NO_TRITON
 from seeds import seed
 
 from attnbench.bench.core.errors import Unsupported
 from attnbench.variants import build
 from attnbench.variants.contract import AttentionShape, Mask
+from attnbench.variants.kernels import gpu
 from attnbench.variants.kernels.dispatch import choose_implementation
-from attnbench.variants.kernels.triton import launch as triton_launch
 from attnbench.variants.scores.additive import Additive
 from attnbench.variants.scores.relative import Relative
 from attnbench.variants.sparse.local import Local
@@ -41,13 +42,26 @@ def test_auto_on_a_cpu_is_eager_to_the_last_bit(selection):
     assert torch.equal(*outputs)
 
 
+@pytest.mark.skipif(gpu.file_of("launch") is None, reason="no Triton kernels")
 @pytest.mark.parametrize("selection", NAMES)
 def test_triton_is_refused_without_a_gpu_or_an_interpreter(selection, monkeypatch):
-    monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
-    with pytest.raises(Unsupported, match=r"impl=triton: Triton (kernels need a CUDA device|is not installed)"):
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    with pytest.raises(Unsupported, match=r"impl=triton: (Triton kernels need a CUDA device|Triton is not installed)"):
         build(forced(selection, "triton"), shape())
 
 
+def test_an_installation_without_the_folder_of_triton_kernels_says_so(monkeypatch):
+    monkeypatch.setattr(gpu, "file_of", lambda name: None)
+    assert not gpu.installed()
+    with pytest.raises(Unsupported, match="impl=triton: this installation has no Triton kernels"):
+        build("rela[impl=triton]", shape())
+    with pytest.raises(Unsupported, match="this installation has no Triton kernels: map_attention is one of them"):
+        gpu.map_attention  # noqa: B018
+    inputs = [torch.randn(1, 2, 8, 16) for _ in range(3)]
+    assert build("entmax15", shape())(*inputs, Mask(causal=True)).shape == (1, 2, 8, 16)
+
+
+@pytest.mark.skipif(NO_TRITON, reason="no Triton")
 @pytest.mark.parametrize(
     ("selection", "changes", "reason"),
     [
@@ -66,14 +80,13 @@ def test_triton_is_refused_without_a_gpu_or_an_interpreter(selection, monkeypatc
     ],
 )
 def test_what_a_kernel_cannot_do_is_refused_with_the_reason(selection, changes, reason, monkeypatch):
-    pytest.importorskip("triton", reason="Triton is not installed")
-    monkeypatch.setattr(triton_launch, "interpreted", lambda: True)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(Unsupported, match=reason):
         build(selection, shape(**changes))
 
 
 def test_dropout_in_training_goes_the_eager_way_on_auto_and_stops_a_forced_kernel(monkeypatch):
-    monkeypatch.setattr(triton_launch, "reason", lambda *given, **more: None)
+    monkeypatch.setattr(gpu, "reason", lambda *given, **more: None)
     variant = Additive(shape(dropout=0.5), impl="triton").train()
     inputs = [torch.randn(1, 2, 8, 16) for _ in range(3)]
     with pytest.raises(Unsupported, match="kernels drop no weights"):
@@ -87,7 +100,7 @@ def test_auto_on_a_gpu_takes_no_form_that_the_variant_lacks(name, monkeypatch):
     class OnGpu(torch.Tensor):
         device = torch.device("cuda")
 
-    monkeypatch.setattr(triton_launch, "reason", lambda *given, **more: None)
+    monkeypatch.setattr(gpu, "reason", lambda *given, **more: None)
     chosen = []
 
     def choose(*given, **more):

@@ -5,16 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 from error_budget import over_budget, runs
+from implementations import require
 from seeds import seed
 
 from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.contract import repeat_heads
-from attnbench.variants.kernels.cpu import build as cpu_build
-from attnbench.variants.kernels.triton import launch as triton_launch
 
 HEADS, HEAD_DIM = 6, 20
 NAMES = ("entmax15", "sparsemax", "entmax[alpha=1.25]", "rela")
-INTERPRETED = triton_launch.interpreted() or torch.cuda.is_available()
 
 
 def forced(name, impl):
@@ -32,12 +30,7 @@ def passes(variant, inputs, mask, upstream):
 @pytest.mark.parametrize("impl", ["cpp", pytest.param("triton", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", NAMES)
 def test_grouped_heads_equal_repeated_ones(name, impl, kv_heads, padded):
-    if impl == "cpp" and (reason := cpu_build.failure()):
-        pytest.skip(reason)
-    if impl == "triton" and not INTERPRETED:
-        pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1")
-    if impl == "triton" and triton_launch.interpreted() and (reason := triton_launch.failure()):
-        pytest.skip(reason)
+    require(impl)
     queries, keys = (37, 45) if impl == "triton" else (301, 310)
     shape = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=keys, causal=True)
     made = []

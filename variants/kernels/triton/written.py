@@ -16,7 +16,7 @@ from torch import fx
 
 from ...contract import Unsupported
 from ...ops.written import Written, operation, read, text
-from .functions import BODIES
+from .bodies import BODIES
 
 
 @dataclass(frozen=True, eq=False)
