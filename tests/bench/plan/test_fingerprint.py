@@ -26,6 +26,7 @@ from attnbench.bench.plan.fingerprint import (
     versions_of,
 )
 from attnbench.bench.train.objectives.registry import OBJECTIVES
+from attnbench.variants.kernels import gpu
 
 SOURCE = textwrap.dedent('''
     """About it."""
@@ -242,6 +243,7 @@ def files_that_count(monkeypatch, name, device):
     return {file.relative_to(PACKAGE / "variants").as_posix() for file in seen}
 
 
+@pytest.mark.skipif(gpu.file_of("launch") is None, reason="no Triton kernels")
 @pytest.mark.parametrize(
     ("name", "device", "counts", "does_not_count"),
     [
@@ -260,6 +262,7 @@ def test_kernels_count_on_the_devices_that_run_them(monkeypatch, name, device, c
     assert does_not_count is None or not any(file.startswith(does_not_count) for file in found)
 
 
+@pytest.mark.skipif(gpu.file_of("launch") is None, reason="no Triton kernels")
 @pytest.mark.parametrize(
     ("kernel", "changed"),
     [

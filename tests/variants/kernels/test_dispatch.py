@@ -1,14 +1,11 @@
-"""Which code runs: what `impl` asks for, what is refused and why, and what FlexAttention computes."""
+"""Which code runs: what `impl` asks for, what is refused and why."""
 
 import subprocess
 import sys
-from copy import deepcopy
 
 import pytest
 import torch
-from error_budget import over_budget, runs
 from implementations import NO_TRITON
-from seeds import seed
 
 from attnbench.bench.core.errors import Unsupported
 from attnbench.variants import build
@@ -16,8 +13,6 @@ from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.kernels import gpu
 from attnbench.variants.kernels.dispatch import choose_implementation
 from attnbench.variants.scores.additive import Additive
-from attnbench.variants.scores.relative import Relative
-from attnbench.variants.sparse.local import Local
 
 NAMES = ["linear", "additive-lm", "additive", "relative", "local", "routing[form=strict]", "local-routing[form=strict]"]
 
@@ -131,27 +126,3 @@ def test_building_and_running_eagerly_loads_neither_triton_nor_flex():
         "assert 'attnbench.variants.kernels.triton.flex' not in sys.modules, 'flex'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "causal"), [("local", False), ("relative", True)])
-def test_flex_attention_says_the_same_as_the_eager_forward(name, causal):
-    queries = 30
-    torch.manual_seed(seed())
-    if name == "local":
-        variant = Local(shape(causal=causal), query_block=7, flange=5)
-    else:
-        variant = Relative(shape(causal=causal), clip=3, values=False)
-    variant = variant.eval()
-    query, key, value = torch.randn(2, 2, queries, 16), torch.randn(2, 2, 40, 16), torch.randn(2, 2, 40, 16)
-    valid = torch.ones(2, 40, dtype=torch.bool)
-    valid[0, 20:] = valid[1, :22] = False
-    with torch.no_grad():
-        for mask in (Mask(None, causal), Mask(valid, causal)):
-            variant.impl = "flex"
-            found = variant(query, key, value, mask)
-            assert variant.implementation == "flex"
-            variant.impl = "eager"
-            single = runs(lambda x, mask=mask: [variant(*x, mask)], [query, key, value])
-            double = deepcopy(variant).double()(query.double(), key.double(), value.double(), mask)
-            assert not over_budget([found], single, [double])
