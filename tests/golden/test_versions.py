@@ -225,12 +225,14 @@ def losses(objective_name: str, variant: str) -> list[float] | str:
 
 
 FEW = {"softmax", "entmax15", "relative", "linear", "delta", "additive-lm", "nystrom", "reformer", "local"}
-"""Of each family one. Two objectives run every variant, one looking back alone; the others run these in fast tests."""
+"""One of each family: fast tests run these with every objective, and every other variant with one."""
 
 
 def cases() -> list[Any]:
     every = [(objective, variant) for objective in OBJECTIVE_VERSIONS for variant in VARIANT_NAMES]
-    quick = {case for case in every if case[0] in ("classification", "language_modeling") or case[1] in FEW}
+    refuses_causal = {name for name, at in VERSIONS["losses"]["language_modeling"].items() if isinstance(at, str)}
+    of_each = {(("classification" if name in refuses_causal else "language_modeling"), name) for name in VARIANT_NAMES}
+    quick = of_each | {case for case in every if case[1] in FEW}
     return [pytest.param(*case, marks=() if case in quick else pytest.mark.slow) for case in every]
 
 

@@ -1,4 +1,4 @@
-"""Calls that every variant has to take: one row of a mask for all sequences, autocast around it, scores of zero."""
+"""What the call of a variant sees to, on a few of them: one row of a mask, autocast; and scores of zero."""
 
 import sys
 from pathlib import Path
@@ -9,13 +9,15 @@ from error_budget import relative_error
 from seeds import seed
 
 import attnbench
-from attnbench.bench.core.registry import VARIANTS, parameters
+from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.contract import Unsupported
 
 LENGTH, HEADS, HEAD_DIM = 20, 2, 8
 NAMES = [entry.name for entry in VARIANTS.entries()]
+# a product of PyTorch's, operators of its own, a recurrence over the hidden state, chunks
+FEW = ["softmax", "rela[impl=eager]", "delta", "local"]
 
 
 def of(name, causal):
@@ -44,34 +46,32 @@ def passes(variant, given, mask, lowered=None):
     return [output.detach(), *gradients]
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", NAMES)
-def test_one_row_of_a_mask_counts_for_every_sequence(name, causal):
-    variant = of(name, causal)
+@pytest.mark.parametrize("name", [*FEW, "reformer", "routing"])
+def test_one_row_of_a_mask_counts_for_every_sequence(name):
+    variant = of(name, True)
     row = torch.arange(LENGTH)[None] < 15
-    found, expected = (passes(variant, inputs(), Mask(valid, causal)) for valid in (row, row.expand(3, -1).clone()))
+    found, expected = (passes(variant, inputs(), Mask(valid, True)) for valid in (row, row.expand(3, -1).clone()))
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "rela[impl=eager]", "softmax[impl=eager]"])
+@pytest.mark.parametrize("name", FEW)
 def test_autocast_changes_no_number(name):
-    variant = of(name, False)
+    variant = of(name, name == "delta")
     # large products leave the range of float16, which autocast would compute them in
     for factor in (1.0, 300.0):
         given = [(x.detach() * factor).requires_grad_() for x in inputs()]
-        expected = passes(variant, given, Mask())
+        mask = Mask(causal=variant.shape.causal)
+        expected = passes(variant, given, mask)
         for lowered in (torch.bfloat16, torch.float16):
-            found = passes(variant, given, Mask(), lowered)
+            found = passes(variant, given, mask, lowered)
             for a, b in zip(found, expected, strict=True):
                 torch.testing.assert_close(a, b, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FEW)
 def test_autocast_changes_no_number_of_decoding(name):
     variant = of(name, True)
-    if not variant.decodes:
-        pytest.skip("it does not decode")
     given, found = [x.detach() for x in inputs()], {}
     hidden = torch.randn(3, LENGTH, variant.shape.hidden_width, generator=torch.Generator().manual_seed(seed(6)))
     for lowered in (None, torch.bfloat16, torch.float16):
@@ -83,20 +83,14 @@ def test_autocast_changes_no_number_of_decoding(name):
             outputs.append(output)
         found[lowered] = torch.cat(outputs, 2)
     for lowered in (torch.bfloat16, torch.float16):
-        if variant.owns_projections:
-            # a layer's own are the model's, which autocast lowers
-            assert found[lowered].isfinite().all()
-        else:
-            torch.testing.assert_close(found[lowered], found[None], rtol=0, atol=0)
+        torch.testing.assert_close(found[lowered], found[None], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", [*NAMES, "rela[norm=head]", "rela[gated=false]"])
+@pytest.mark.parametrize("name", ["softmax", "rela", "rela[norm=head]", "rela[gated=false]", "entmax15"])
 def test_scores_of_exactly_zero_give_what_the_eager_definition_gives_in_float64(name, causal):
     """Rounding must make no small score of none: what divides by a sum of weights would show it, or a norm."""
     variant = of(name, causal)
-    if "impl" not in parameters(VARIANTS.load(Spec.parse(name).name)):
-        pytest.skip("it has one implementation")
     spec = Spec.parse(name)
     eager = str(Spec.of(spec.name, **(dict(spec.parameters) | {"impl": "eager"})))
     twin = build(eager, variant.shape).eval()
@@ -134,12 +128,12 @@ def test_alpha_keeps_its_digits_under_float64(name):
     torch.testing.assert_close(output, (scores - low).clamp(min=0).pow(1 / (alpha - 1)) @ value, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*FEW, "additive", "gated-linear"])
 def test_inputs_that_autocast_lowered_meet_parameters_that_it_did_not(name):
-    variant = of(name, False)
-    given = inputs(torch.bfloat16)
-    output, *gradients = passes(variant, given, Mask(), torch.bfloat16)
-    exact, *_ = passes(variant, [x.detach().float().requires_grad_() for x in given], Mask())
+    variant = of(name, True)
+    given, mask = inputs(torch.bfloat16), Mask(causal=True)
+    output, *gradients = passes(variant, given, mask, torch.bfloat16)
+    exact, *_ = passes(variant, [x.detach().float().requires_grad_() for x in given], mask)
     assert output.dtype == torch.bfloat16 and all(g.isfinite().all() for g in gradients)
     assert (output.float() - exact).abs().max() <= 0.1 * exact.abs().max()
 

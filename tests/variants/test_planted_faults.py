@@ -13,24 +13,19 @@ from torch.nn import functional as F
 from attnbench.bench.gate import quick_gate
 from attnbench.variants.contract import AttentionShape, KeyValueCache, Mask, Variant
 from attnbench.variants.linear.delta import Delta
-from attnbench.variants.linear.state_space_dual import StateSpaceDual
-from attnbench.variants.maps.differential_v2 import DifferentialV2
 from attnbench.variants.maps.selective import Selective
 from attnbench.variants.maps.softmax import Softmax
 from attnbench.variants.maps.softpick import softpick
-from attnbench.variants.maps.stick_breaking import StickBreaking
 from attnbench.variants.ops.key_blocks import block_means
 from attnbench.variants.ops.nearest_first import highest
-from attnbench.variants.ops.recurrences import delta_rule, scalar_decay
+from attnbench.variants.ops.recurrences import delta_rule
 from attnbench.variants.scores.forgetting import Forgetting
 from attnbench.variants.sparse.block_selection import BlockSelection
 from attnbench.variants.sparse.indexer import Indexer
 from attnbench.variants.sparse.native_sparse import NativeSparse
 from attnbench.variants.sparse.window import Window
 from attnbench.variants.wrappers.convolution import ShortConvolution
-from attnbench.variants.wrappers.exclusive import ExclusiveAttention
 from attnbench.variants.wrappers.gate import OutputGate
-from attnbench.variants.wrappers.query_key_norm import QueryKeyNorm
 from attnbench.variants.wrappers.sink import Sink
 
 SHAPE = AttentionShape(heads=2, head_dim=8, max_length=80, causal=True)
@@ -56,32 +51,6 @@ class DeltaWhosePaddingDecays(Delta):
         return delta_rule(self.read(query), self.read(key), value, rate, self._log_decay(hidden))
 
 
-class DeltaThatDecodesPositiveEigenvalues(Delta):
-    def __init__(self, shape: AttentionShape):
-        super().__init__(shape, eigenvalues="signed")
-
-    def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
-        self.most = 1.0
-        state = super().advance(key, value, state, hidden)
-        self.most = 2.0
-        return state
-
-
-class SSDWhosePaddingDecays(StateSpaceDual):
-    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
-        steps = self._steps(hidden)
-        written = steps[..., None] * value.masked_fill(~real[:, None, :, None], 0.0)
-        return scalar_decay(query, key, written, self._log_decay(steps))
-
-
-class FoxWhosePaddingForgets(Forgetting):
-    def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: Any = None, *, hidden: Any = None) -> Tensor:
-        sums = self._log_gates(hidden).cumsum(-1)
-        allowed = mask.allowed(query.shape[2], key.shape[2], query.device, rows)
-        picked = rows or slice(None)
-        return self._weigh(query[:, :, picked], key, sums[:, :, picked], sums, allowed)
-
-
 class FoxThatForgetsTheFuture(Forgetting):
     def _log_gates(self, hidden: Tensor) -> Tensor:
         return super()._log_gates(hidden.roll(-1, 1))
@@ -94,18 +63,6 @@ class FoxThatDecodesWithoutItsPast(Forgetting):
         output, state = super().step(query, key, value, state, hidden)
         state.sums = torch.zeros_like(state.sums)
         return output, state
-
-
-class IndexerThatChoosesAhead(Indexer):
-    def _chosen(
-        self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None, hidden: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        picked = rows or slice(None)
-        index = self._scores(hidden[:, picked], self._index_keys(hidden))
-        allowed = mask.allowed(query.shape[2], key.shape[2], query.device, rows)
-        kept = highest(index, None, self.k)
-        both = kept[:, None] if allowed is None else kept[:, None] & allowed
-        return self.weigh(self.score(query[:, :, picked], key), both), index, kept
 
 
 class IndexerThatLetsTiesToTheKernel(Indexer):
@@ -129,29 +86,11 @@ class BlocksThatAreNotWhole(BlockSelection):
         return highest(query @ means.repeat_interleave(query.shape[1] // means.shape[1], 1).mT, allowed, self.blocks)
 
 
-class BlocksWithPaddingInTheirMeans(BlockSelection):
-    def __init__(self, shape: AttentionShape):
-        super().__init__(shape, block=4, blocks=3)
-
-    def _seen(self, query: Tensor, key: Tensor, own: Tensor, mask: Mask) -> Tensor:
-        return super()._seen(query, key, own, Mask(causal=mask.causal))
-
-
 class NSAWithBlocksUnderWay(NativeSparse):
     """The mean of a block is seen from its second token on."""
 
     def _compressed(self, query: Tensor, key: Tensor, at: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
         return super()._compressed(query, key, at + self.block - 2, mask)
-
-
-class NSAWithPaddingInItsMeans(NativeSparse):
-    def _compressed(self, query: Tensor, key: Tensor, at: Tensor, mask: Mask) -> tuple[Tensor, Tensor]:
-        return super()._compressed(query, key, at, Mask(causal=True))
-
-
-class NSAWithGatesOfTheNextToken(NativeSparse):
-    def _gates(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
-        return super()._gates(hidden.roll(-1, 1), dtype)
 
 
 class RoundSoftmax:
@@ -166,26 +105,11 @@ class GateThatSeesTheFuture(RoundSoftmax, OutputGate):
         return super()._gated(output, hidden.roll(-1, 1))
 
 
-class ExclusiveOfTheNextToken(RoundSoftmax, ExclusiveAttention):
-    def _without(self, output: Tensor, own: Tensor) -> Tensor:
-        return super()._without(output, own.roll(-1, 2))
-
-
-class NormOverTheSequence(RoundSoftmax, QueryKeyNorm):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Any = None) -> Tensor:
-        return self.inner(query, F.normalize(key, dim=2), value, mask)
-
-
 class SinkThatDecodingForgets(RoundSoftmax, Sink):
     def step(
         self, query: Tensor, key: Tensor, value: Tensor, state: Any = None, hidden: Any = None
     ) -> tuple[Tensor, Any]:
         return self.inner.step(query, key, value, state or KeyValueCache.empty(key, value))
-
-
-class ConvolutionThatLooksAhead(RoundSoftmax, ShortConvolution):
-    def _convolved(self, inputs: list[Tensor]) -> list[Tensor]:
-        return super()._convolved([x.roll(-1, 2) for x in inputs])
 
 
 class ConvolutionOverPadding(RoundSoftmax, ShortConvolution):
@@ -203,11 +127,6 @@ class ConvolutionThatDecodesOneToken(RoundSoftmax, ShortConvolution):
         return output, state
 
 
-class DifferenceOfTheNextQuery(DifferentialV2):
-    def _queries(self, query: Tensor, hidden: Tensor) -> Tensor:
-        return super()._queries(query, hidden.roll(-1, 1))
-
-
 class SelectiveByPadding(Selective):
     def weights(self, query: Tensor, key: Tensor, mask: Mask, rows: slice | None = None) -> Tensor:
         scores = self.score(query, key)
@@ -216,51 +135,24 @@ class SelectiveByPadding(Selective):
         return self.weigh(scores - taken, allowed)[:, :, rows or slice(None)]
 
 
-class SelectiveThatDecodesPlainly(Selective):
-    def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        output, state = super().step(query, key, value, state)
-        state.taken = torch.zeros_like(state.taken)
-        return output, state
-
-
 class SoftpickOverHiddenKeys(softpick):  # type: ignore[misc, valid-type]
     def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
         weights = super().weigh(scores, None)
         return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
 
 
-class StickBrokenByPadding(StickBreaking):
-    def weigh(self, scores: Tensor, allowed: Tensor | None) -> Tensor:
-        causal = torch.ones_like(scores, dtype=torch.bool).tril(scores.shape[-1] - scores.shape[-2] - 1)
-        weights = super().weigh(scores, causal)
-        return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
-
-
 FAULTS: dict[Callable[..., Variant], str] = {
     WindowThatGrows: "grouped heads",
     DeltaWhosePaddingDecays: "padding content",
-    DeltaThatDecodesPositiveEigenvalues: "grouped heads",
-    SSDWhosePaddingDecays: "padding content",
-    FoxWhosePaddingForgets: "padding content",
     FoxThatForgetsTheFuture: "causal",
     FoxThatDecodesWithoutItsPast: "grouped heads",
-    IndexerThatChoosesAhead: "causal",
     IndexerThatLetsTiesToTheKernel: "weights by rows",
     BlocksThatAreNotWhole: "causal",
-    BlocksWithPaddingInTheirMeans: "padding content",
     NSAWithBlocksUnderWay: "causal",
-    NSAWithPaddingInItsMeans: "padding content",
-    NSAWithGatesOfTheNextToken: "causal",
     GateThatSeesTheFuture: "causal",
-    ExclusiveOfTheNextToken: "causal",
-    NormOverTheSequence: "causal",
     SinkThatDecodingForgets: "grouped heads",
-    DifferenceOfTheNextQuery: "causal",
     SelectiveByPadding: "padding content",
-    SelectiveThatDecodesPlainly: "grouped heads",
     SoftpickOverHiddenKeys: "causal",
-    StickBrokenByPadding: "padding content",
-    ConvolutionThatLooksAhead: "causal",
     ConvolutionOverPadding: "padding content",
     ConvolutionThatDecodesOneToken: "grouped heads",
 }

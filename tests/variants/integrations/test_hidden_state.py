@@ -80,26 +80,6 @@ def test_an_open_gate_gives_softmax():
     torch.testing.assert_close(logits_of(model), expected, atol=2e-6, rtol=1e-5)
 
 
-def test_they_survive_copies_saving_and_another_attach(tmp_path):
-    model = llama()
-    attach(model, "gate+softmax")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if CHILD in name:
-                parameter.normal_()
-    expected = logits_of(model)
-    assert torch.equal(logits_of(copy.deepcopy(model)), expected)
-    attach(model, "gate+softmax")
-    assert torch.equal(logits_of(model), expected)
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    attach(loaded, "gate+softmax")
-    assert torch.equal(logits_of(loaded), expected)
-    attach(loaded, "softmax")
-    assert not any(module._forward_pre_hooks for module in loaded.modules())
-    torch.testing.assert_close(logits_of(loaded), logits_of(llama()), atol=2e-6, rtol=1e-5)
-
-
 def test_what_the_cache_has_no_place_for_is_refused():
     model = llama()
     attach(model, "gate+local[query_block=4]")

@@ -60,15 +60,6 @@ def test_of_nothing_comes_nothing(name: str, impl: str, masked: bool) -> None:
             assert gradient.shape == leaf.shape and not gradient.any()
 
 
-@pytest.mark.parametrize("name", ["topk", "relu-squared", "sigmoid", "softmax"])
-def test_of_nothing_comes_nothing_without_kernels_too(name: str) -> None:
-    variant = build(name, AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=8, cross=True))
-    for batch, queries, keys in ((0, 5, 7), (2, 5, 0), (2, 0, 7)):
-        query, key, value = draw(batch, queries, keys, keys)
-        output = variant(query, key, value, Mask())
-        assert output.shape == (batch, HEADS, queries, HEAD_DIM) and not output.any()
-
-
 @every_path
 @pytest.mark.parametrize(("side", "causal"), [("right", False), ("left", True)])
 def test_padding_may_hold_anything(name: str, impl: str, side: str, causal: bool) -> None:
@@ -177,15 +168,6 @@ def test_shapes_that_do_not_fit_are_refused_with_what_was_expected(name: str, im
 
 
 @fused_path
-def test_one_mask_for_all_sequences_is_that_mask_for_each(name: str, impl: str) -> None:
-    variant = make(name, impl)
-    query, key, value = draw(2, 20, 20, 20)
-    valid = torch.arange(20)[None] < 13
-    shared = variant(query, key, value, Mask(valid=valid))
-    assert torch.equal(shared, variant(query, key, value, Mask(valid=valid.repeat(2, 1))))
-
-
-@fused_path
 def test_a_second_derivative_is_refused_whatever_comes_in(name: str, impl: str) -> None:
     """A gradient penalty and a product with the Hessian: the gradient that comes in is a constant there."""
     variant = make(name, impl)
@@ -198,15 +180,6 @@ def test_a_second_derivative_is_refused_whatever_comes_in(name: str, impl: str) 
             gradient.square().sum().backward()
         # as with any gradient, it may be looked at, and others may be taken through it that do not need its own
         assert torch.equal(gradient, torch.autograd.grad(variant(*inputs, Mask()).sum(), wanted)[0])
-
-
-@fused_path
-def test_a_graph_that_is_retained_gives_its_gradients_twice(name: str, impl: str) -> None:
-    variant = make(name, impl)
-    inputs = draw(1, 20, 20, 20)
-    loss = variant(*inputs, Mask()).sum()
-    first = torch.autograd.grad(loss, inputs, retain_graph=True)
-    assert all(torch.equal(a, b) for a, b in zip(first, torch.autograd.grad(loss, inputs), strict=True))
 
 
 @fused_path

@@ -203,25 +203,6 @@ def test_ssd_is_the_scan_of_mamba_2() -> None:
     torch.testing.assert_close(variant(query, key, value, Mask(causal=True), hidden), expected, rtol=2e-4, atol=2e-5)
 
 
-def test_channels_that_decay_alike_give_the_scalar_decay() -> None:
-    query, key, value = draw(75)
-    unit, rate = F.normalize(key, dim=-1), torch.rand(2, HEADS, 75, dtype=torch.float64)
-    decay = -torch.rand(2, HEADS, 75, dtype=torch.float64)
-    alike = delta_rule(query, unit, value, rate, decay[..., None].expand_as(key))
-    torch.testing.assert_close(alike, delta_rule(query, unit, value, rate, decay))
-
-
-def test_a_signed_eigenvalue_holds_the_parity_of_ones() -> None:
-    """A rate of 2 turns the sign of what a key holds, and one of 0 leaves it; a rate of 1 could only clear it."""
-    ones = torch.tensor([0, 1, 1, 0, 1, 1, 1.0])
-    key, write = torch.zeros(1, 1, 8, 4), torch.zeros(1, 1, 8, 4)
-    key[..., 0] = 1.0
-    write[:, :, 0] = 1.0
-    rate = torch.cat([torch.ones(1), 2 * ones])[None, None]
-    found = delta_rule(key, key, write, rate)[0, 0, 1:, 0]
-    assert found.tolist() == [(-1.0) ** n for n in ones.cumsum(0).int().tolist()]
-
-
 def test_decays_start_where_their_descriptions_say() -> None:
     torch.manual_seed(seed(7))
     shape = AttentionShape(heads=64, head_dim=2, max_length=8, causal=True)
@@ -229,13 +210,3 @@ def test_decays_start_where_their_descriptions_say() -> None:
     for bias in (delta.decay.bias, by_channel.decay.bias, StateSpaceDual(shape).step_size.bias):
         steps = F.softplus(bias)
         assert 0.00099 < steps.min() < 0.01 < steps.max() < 0.101
-
-
-def test_the_delta_rule_replaces_what_a_key_held_and_a_sum_adds_to_it() -> None:
-    """Two values under one key: the last one is read with a rate of 1, their sum without the rule."""
-    key = torch.zeros(1, 1, 3, 4)
-    key[..., 0] = 1.0
-    value = torch.tensor([[1.0, 0, 0, 0], [0, 2.0, 0, 0], [0, 0, 3.0, 0]])[None, None]
-    rate = torch.ones(1, 1, 3)
-    assert torch.equal(delta_rule(key, key, value, rate), value)
-    assert torch.equal(gated_linear(key, key, value, torch.zeros_like(key)), value.cumsum(2))

@@ -34,17 +34,6 @@ def test_skyformer_with_every_token_a_landmark_is_gaussian_kernel_attention() ->
     torch.testing.assert_close(variant(query, key, value, Mask()), gaussian(query, key) @ value, rtol=1e-4, atol=1e-4)
 
 
-def test_skyformer_error_falls_with_more_landmarks() -> None:
-    query, key, value = draw(48, 48, 48)
-    exact = gaussian(query, key) @ value
-    errors = [
-        float((built(Skyformer, landmarks=m)(query, key, value, Mask()) - exact).norm() / exact.norm())
-        for m in (2, 16, 48, 96)
-    ]
-    assert errors[0] > errors[1] > errors[2] > errors[3]
-    assert errors[3] < 0.15  # what the ridge of 0.1 costs
-
-
 def test_skyformer_refuses_what_it_cannot_invert() -> None:
     with pytest.raises(SelectionError, match="even number"):
         Skyformer(shape(), landmarks=7)

@@ -42,11 +42,3 @@ def test_each_head_loses_a_share_of_its_second_map(causal: bool, impl: str) -> N
     torch.testing.assert_close(variant.weights(query, key, mask, hidden=hidden), expected)
     torch.testing.assert_close(variant.weights(query, key, mask, slice(3, 8), hidden=hidden), expected[:, :, 3:8])
     torch.testing.assert_close(variant(query, key, value, mask, hidden), expected @ value.repeat_interleave(2, 1))
-
-
-def test_two_equal_queries_leave_what_the_share_leaves() -> None:
-    variant, (query, key, value, hidden) = made("sdpa"), drawn()
-    query = variant.second_query(hidden).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2)
-    plain = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-    left = 1 - variant.share(hidden).sigmoid().transpose(1, 2)[..., None]
-    torch.testing.assert_close(variant(query, key, value, Mask(causal=True), hidden), left * plain)

@@ -64,35 +64,6 @@ def test_fastformer_pools_logits_that_would_overflow() -> None:
     assert torch.isfinite(variant(q * 1e4, k, v, Mask())).all()
 
 
-@torch.no_grad()
-def test_fastformer_of_lucidrains_lacks_one_factor_of_the_global_query() -> None:
-    """fast-transformer-pytorch pools the keys and not the keys times the global query, per head and without bias.
-
-    The missing factor is the same for all tokens: put into the transform it makes one sequence agree.
-    """
-    package = pytest.importorskip("fast_transformer_pytorch", reason="the oracle fast-transformer-pytorch is missing")
-    torch.manual_seed(0)
-    width, length = HEADS * DIM, 9
-    theirs = package.fast_transformer_pytorch.FastAttention(dim=width, heads=HEADS, dim_head=DIM).double()
-    theirs.to_out = nn.Identity()
-    x = torch.randn(1, length, width, dtype=torch.float64)
-    valid = torch.tensor([[True] * 7 + [False] * 2])
-    q, k, v = (part.view(1, length, HEADS, DIM).transpose(1, 2) for part in theirs.to_qkv(x).chunk(3, -1))
-
-    ours = make("fastformer[value=value]", max_length=length)
-    scores = (q @ theirs.to_q_attn_logits.weight[0] * DIM**-0.5).masked_fill(~valid[:, None], -math.inf)
-    pooled = (scores.softmax(-1)[..., None] * q).sum(2)[0]
-    for linear, source in (
-        (ours.query_logits, theirs.to_q_attn_logits.weight),
-        (ours.key_logits, theirs.to_k_attn_logits.weight),
-    ):
-        linear.weight.copy_(torch.block_diag(*[source] * HEADS))
-    ours.transform.weight.copy_(torch.block_diag(*[theirs.to_r.weight / pooled[h] for h in range(HEADS)]))
-    ours.transform.bias.copy_(theirs.to_r.bias.repeat(HEADS))
-    output = ours(q, k, v, Mask(valid)).transpose(1, 2).reshape(1, length, width)
-    torch.testing.assert_close(output, theirs(x, mask=valid))
-
-
 def test_fastformer_refuses_what_it_has_no_form_for() -> None:
     variant = make("fastformer")
     q, k, v = heads(4)

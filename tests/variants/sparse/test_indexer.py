@@ -106,18 +106,6 @@ def test_the_model_learns_nothing_from_the_indexer_and_the_indexer_nothing_from_
     assert all(gradient.any() for gradient in torch.autograd.grad(loss, indexer))
 
 
-def test_steps_on_the_loss_bring_the_indexer_to_the_attention() -> None:
-    variant, (query, key, value, hidden) = made(k=40), drawn()
-    optimiser, losses = torch.optim.Adam(variant.parameters(), 1e-2), []
-    for _ in range(60):
-        variant(query, key, value, Mask(causal=True), hidden)
-        losses.append(variant.auxiliary_loss())
-        optimiser.zero_grad()
-        losses[-1].backward()
-        optimiser.step()
-    assert losses[-1] < 0.6 * losses[0]
-
-
 def test_decoding_equals_the_whole_where_most_scores_tie_too() -> None:
     for scale in (1.0, 0.0):
         variant, (query, key, value, hidden) = made(), drawn()

@@ -102,16 +102,6 @@ def test_bigbird_equals_dense_attention_under_the_pattern(make):
     check_against_brute_force(variant, bigbird_pair(variant), causal=False)
 
 
-def test_longformer_decodes_from_its_window_and_global_tokens_alone():
-    variant = Longformer(shape(1000, causal=True), window=5, global_tokens=3)
-    query, key, value = tensors(1, dtype=torch.float32)
-    state = None
-    for _ in range(40):
-        _, state = variant.step(query, key, value, state)
-    assert state.key.shape[2] == 3 + 5 + 1
-    assert variant.state_bytes(shape(1000, causal=True)) == 2 * HEADS * 4 * 9 * 4
-
-
 def test_bigbird_draws_once_apart_from_window_and_global_blocks_and_for_each_head():
     first = BigBird(shape(320), block=8, random_blocks=3)
     drawn = first.plan[:, :, -3:]
@@ -144,28 +134,6 @@ def test_defaults_follow_the_papers_and_work_from_length_one():
     for make in (Longformer, BigBird, Sparse):
         query, key, value = tensors(1)
         torch.testing.assert_close(make(shape(1))(query, key, value, Mask()), value)
-
-
-@pytest.mark.parametrize("make", [Local, Longformer, BigBird, Sparse])
-def test_the_fused_path_agrees_with_weights_times_values_forward_and_backward(make):
-    variant, mask = make(shape(64)), padded_mask(61, False)
-    inputs = [x.requires_grad_() for x in tensors(61, dtype=torch.float32)]
-    outputs = (variant(*inputs, mask), variant.weights(inputs[0], inputs[1], mask) @ inputs[2])
-    torch.testing.assert_close(*outputs, atol=2e-6, rtol=0)
-    upstream = torch.randn(outputs[0].shape, generator=torch.Generator().manual_seed(1))
-    for fused, eager in zip(*(torch.autograd.grad(o, inputs, upstream) for o in outputs), strict=True):
-        torch.testing.assert_close(fused, eager, atol=5e-6, rtol=0)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_longformer_without_global_tokens_agrees_with_local_attention_of_exact_window(causal):
-    library = pytest.importorskip("local_attention.local_attention", reason="the package local-attention is the oracle")
-    theirs = library.LocalAttention(window_size=8, causal=causal, use_rotary_pos_emb=False, exact_windowsize=True)
-    query, key, value = tensors(48, dtype=torch.float32)
-    ours = Longformer(shape(48), window=8, global_tokens=0)
-    torch.testing.assert_close(
-        ours(query, key, value, Mask(None, causal)), theirs(query, key, value), atol=1e-5, rtol=0
-    )
 
 
 class Allocations(TorchDispatchMode):
@@ -216,15 +184,3 @@ def test_no_tensor_near_queries_by_keys_is_ever_allocated(name, causal):
         pytest.skip("BigBird has no causal form")
     length = 2048
     assert allocations(LINEAR[name], length, causal).largest < 2 * length**2 * 4 / 8
-
-
-@pytest.mark.parametrize("name", ["local", "longformer", "bigbird", "routing strict"])
-def test_bytes_allocated_grow_linearly_with_the_length(name):
-    half, whole = (allocations(LINEAR[name], length, False).total for length in (1024, 2048))
-    assert whole / half < 2.2
-
-
-def test_bytes_of_a_factorised_pattern_grow_less_than_quadratically():
-    """With the stride at the square root of the length the growth is 2^1.5 = 2.8 for twice the length."""
-    half, whole = (allocations(lambda s: Sparse(s, pattern="strided"), length, True).total for length in (1024, 2048))
-    assert whole / half < 3.1

@@ -107,35 +107,6 @@ def test_equals_the_definition_in_loops(form, causal, relative, options):
                 torch.testing.assert_close(variant.weights(query, key, mask, rows), weights[:, :, rows])
 
 
-@pytest.mark.parametrize("share_qk", [False, True])
-def test_values_of_the_future_never_enter_the_paper_form_though_its_choice_of_keys_does(share_qk):
-    variant = routing(causal=True, clusters=3, window=4, share_qk=share_qk)
-    query, key, value = tensors(24)
-    mask = Mask(causal=True)
-    before = variant(query, key, value, mask)
-    later = value.clone()
-    later[:, :, 12:] += 100.0
-    assert torch.equal(variant(query, key, later, mask)[:, :, :12], before[:, :, :12])
-    moved = query.clone()
-    moved[:, :, 12:] = tensors(24, seed=1)[0][:, :, 12:]
-    assert not torch.equal(variant(moved, key, value, mask)[:, :, :12], before[:, :, :12])
-    assert variant.causality == "selection" and not variant.decodes and variant.state_bytes(shape()) is None
-    with pytest.raises(Unsupported, match="cannot decode"):
-        variant.step(query[:, :, :1], key[:, :, :1], value[:, :, :1])
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("causal", [False, True])
-def test_one_cluster_and_a_window_of_the_whole_sequence_is_dense_attention(form, causal):
-    variant = routing(12, form=form, causal=causal, clusters=1, window=12, relative=False)
-    assert variant.density(shape(12, causal=causal)) == 1.0
-    query, key, value = tensors(12)
-    q, k = (torch.nn.functional.layer_norm(x, (4,), eps=1e-6) for x in (query, key))
-    scores = q @ k.transpose(-2, -1)
-    scores = scores.masked_fill(~torch.ones(12, 12).tril().bool(), -torch.inf) if causal else scores
-    torch.testing.assert_close(variant(query, key, value, Mask(None, causal)), scores.softmax(-1) @ value)
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_density_bounds_the_share_of_pairs_that_get_weight(form, causal):
@@ -176,4 +147,6 @@ def test_what_cannot_be_is_refused_with_the_reason():
     query, key, value = tensors(6)
     with pytest.raises(Unsupported, match="one sequence: expected 6 queries, got 2"):
         routing()(query[:, :, :2], key, value, Mask())
+    with pytest.raises(Unsupported, match="cannot decode"):
+        routing(causal=True).step(query[:, :, :1], key[:, :, :1], value[:, :, :1])
     assert Routing(shape(), share_qk=True).ignores == {"key"}

@@ -99,37 +99,6 @@ def _maps(impl: Impl, inputs: Inputs, upstream: Tensor, mask: Mask, rate: float)
     return [output.detach(), *torch.autograd.grad(output, leaves, upstream.to(dtype))]
 
 
-def test_packed_sequences_equal_the_eager_definition() -> None:
-    inputs, upstream = inputs_of(70, 70, 16, batch=1, heads=2, kv_heads=1)
-    assert_equals_eager("rela", inputs, upstream, Mask(lengths=(30, 10, 30)), 0.2)
-    assert_equals_eager("entmax15", inputs, upstream, Mask(lengths=(30, 10, 30), causal=True), 0.2)
-
-
-@pytest.mark.parametrize("name", ["rela", "entmax15"])
-def test_threads_move_no_draw_and_give_the_same_bits_twice(name: str) -> None:
-    inputs, upstream = inputs_of(300, 300, 32, batch=1, heads=1, spread=0.5)
-    variant, before, results = make(name, "cpp", 32, 1, 0.2), torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 2):
-            torch.set_num_threads(threads)
-            results.append(passes(variant, inputs, upstream, Mask(causal=True)))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for a, b in zip(results[1], results[2], strict=True))
-    for a, b in zip(results[0], results[1], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
-
-
-def test_evaluation_drops_nothing_and_draws_nothing() -> None:
-    inputs, _ = inputs_of(70, 70, 16, heads=2)
-    variant = make("entmax15", "cpp", 16, 2, 0.5).eval()
-    before = torch.get_rng_state()
-    expected = make("entmax15", "cpp", 16, 2)(*inputs, Mask())
-    torch.set_rng_state(before)
-    assert torch.equal(variant(*inputs, Mask()), expected)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_no_number_stays_no_number_where_its_key_was_dropped() -> None:
     for name in ("rela", "entmax15"):
         inputs, _ = inputs_of(40, 40, 16, batch=1, heads=1)

@@ -70,18 +70,6 @@ def test_masks_lengths_and_widths(queries: int, keys: int, head_dim: int) -> Non
 
 
 @needs_kernels
-@pytest.mark.parametrize("name", NAMES)
-def test_a_query_without_a_key_yields_zeros_and_no_gradient(name: str) -> None:
-    inputs, upstream = inputs_of(9, 7, 16)
-    valid = torch.tensor([[False] * 7, [True] * 7])
-    output, *gradients = passes(make(name, "cpp", 16), inputs, upstream, Mask(valid=valid))
-    assert not output[0].any() and output[1].any()
-    assert not any(g[0].any() for g in gradients[:3]) and all(g.isfinite().all() for g in gradients)
-    ahead, *_ = passes(make(name, "cpp", 16), inputs, upstream, Mask(causal=True))
-    assert not ahead[:, :, :2].any(), "aligned at the last key, the first two of nine queries see none of seven"
-
-
-@needs_kernels
 @pytest.mark.parametrize("head_dim", [8, 20, 24])
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 def test_rela_gives_exact_zeros_where_all_scores_cancel(head_dim: int, rate: float) -> None:
@@ -93,35 +81,6 @@ def test_rela_gives_exact_zeros_where_all_scores_cancel(head_dim: int, rate: flo
     shape = AttentionShape(heads=2, head_dim=head_dim, max_length=300, dropout=rate)
     output, *gradients = passes(build("rela[impl=cpp]", shape), (query, key, value), torch.ones_like(value), Mask())
     assert not output.any() and not any(gradient.any() for gradient in gradients)
-
-
-@needs_kernels
-@pytest.mark.parametrize("alpha", [2.0, 1.5, 1.3])
-def test_equals_attention_with_the_entmax_package(alpha: float) -> None:
-    package = pytest.importorskip("entmax", reason="the entmax package is the oracle here")
-    name = {2.0: "sparsemax", 1.5: "entmax15"}.get(alpha, f"entmax[alpha={alpha}]")
-    inputs, upstream = inputs_of(65, 80, 32)
-    leaves = [x.double().requires_grad_() for x in inputs]
-    scores = leaves[0] @ leaves[1].transpose(-2, -1) / 32**0.5
-    expected = package.entmax_bisect(scores, alpha, n_iter=100) @ leaves[2]
-    oracle = [expected.detach(), *torch.autograd.grad(expected, leaves, upstream.double())]
-    eager, _ = eager_passes(name, inputs, upstream, Mask())
-    assert not over_budget(passes(make(name, "cpp", 32), inputs, upstream, Mask()), eager, oracle)
-
-
-@needs_kernels
-def test_the_gradient_of_a_learned_alpha_equals_the_package() -> None:
-    package = pytest.importorskip("entmax", reason="the entmax package is the oracle here")
-    inputs, upstream = inputs_of(33, 40, 16)
-    variant = make("entmax[alpha=learned]", "cpp", 16)
-    alpha = variant.learned_alpha().detach().double().requires_grad_()
-    query, key, value = (x.double() for x in inputs)
-    weights = package.entmax_bisect(query @ key.transpose(-2, -1) / 4, alpha[:, None, None], n_iter=100)
-    expected = torch.autograd.grad(weights @ value, alpha, upstream.double())[0]
-    slope = torch.autograd.grad(variant.learned_alpha().sum(), variant.raw_alpha)[0]
-    found = passes(variant, inputs, upstream, Mask())[-1] / slope
-    eager, _ = eager_passes("entmax[alpha=learned]", inputs, upstream, Mask())
-    assert not over_budget([found], [[run[-1] / slope] for run in eager], [expected])
 
 
 @needs_kernels
@@ -183,21 +142,6 @@ def _sums(variant: ReLA, inputs: tuple[Tensor, ...], upstream: Tensor) -> list[T
     return [sums.detach(), *torch.autograd.grad(sums, leaves, upstream)]
 
 
-@needs_kernels
-def test_the_layout_of_inputs_changes_nothing() -> None:
-    """As a projection leaves them: positions before heads, and a value that is a slice."""
-    inputs, upstream = inputs_of(70, 70, 16)
-    turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
-    turned[2] = torch.cat([inputs[2], inputs[2]], -1)[..., :16]
-    for name in ("rela", "sparsemax"):
-        variant = make(name, "cpp", 16)
-        straight = passes(variant, inputs, upstream, Mask(causal=True))
-        crooked = passes(variant, turned, upstream.transpose(2, 3).contiguous().transpose(2, 3), Mask(causal=True))
-        definition = eager_passes(name, inputs, upstream, Mask(causal=True))
-        assert not over_budget(straight, *definition)
-        assert not over_budget(crooked, *definition)
-
-
 @pytest.mark.slow
 @needs_kernels
 @pytest.mark.parametrize("name", ["rela", "sparsemax", "entmax15", "topk"])
@@ -209,15 +153,6 @@ def test_memory_grows_with_the_length_and_not_with_its_square(name: str) -> None
         peaks.append(peak_bytes(lambda v=variant, i=inputs, u=upstream: passes(v, i, u, Mask()), torch.device("cpu")))
     assert peaks[1] < 6 * peaks[0]
     assert peaks[1] < 2 * 4096 * 4096 * 4 / 2, "half of one matrix of scores"
-
-
-@needs_kernels
-def test_an_infinite_or_missing_number_makes_its_row_no_number() -> None:
-    inputs, _ = inputs_of(20, 20, 16, batch=1)
-    inputs[0][0, 0, 3, 2] = float("nan")
-    for name in ("sparsemax", "entmax15", "entmax[alpha=1.2]", "topk[k=5]"):
-        output = make(name, "cpp", 16)(*inputs, Mask())
-        assert output[0, 0, 3].isnan().all() and output.isnan().sum() == 16
 
 
 @needs_kernels

@@ -54,16 +54,6 @@ def test_equals_the_definition_forward_and_backward(options: str, queries: int, 
     assert not over_budget(found, single, passes(definition, definition.normalise, sums.double()))
 
 
-def test_a_null_row_is_zero_and_its_neighbours_are_not() -> None:
-    variant = rela(2, 16, "")
-    sums = torch.ones(1, 2, 3, 16)
-    sums[:, :, 1] = 0.0
-    sums.requires_grad_()
-    output = in_cpp(variant, sums)
-    assert not output[:, :, 1].any() and output[:, :, 0].all()
-    assert all(g.isfinite().all() for g in gradients(output, sums, variant, torch.ones_like(output)))
-
-
 def test_large_sums_close_or_open_the_gate_whole() -> None:
     """Where the exponential leaves the range of float32."""
     variant = rela(1, 8, "")

@@ -116,27 +116,6 @@ def test_weights_are_those_of_the_entmax_package(alpha: float) -> None:
     assert not over_budget([weights.sum(-1)], [[run[0].sum(-1)] for run in single], [ones])
 
 
-def test_queries_without_keys_give_zeros_and_no_gradient() -> None:
-    ours = inputs(40, 8, 16, heads=1)
-    # causal with more queries than keys: the first 32 stand before the first key
-    output = entmax_attention(*ours, torch.tensor([1.5], device=DEVICE), None, True, tiles=SMALL)
-    to_query, *others = torch.autograd.grad(output, ours, torch.ones_like(output))
-    assert (output[:, :, :32] == 0).all()
-    assert (to_query[:, :, :32] == 0).all()
-    assert (output[:, :, 32:] != 0).all()
-    assert all(gradient.isfinite().all() for gradient in others)
-
-
-def test_equal_scores_share_the_weight_equally_and_pass_no_gradient_to_the_scores() -> None:
-    query, key, value = inputs(33, 40, 16, heads=1)
-    with torch.no_grad():
-        key.copy_(key[:, :, :1].expand_as(key))
-    for alpha in (1.5, 2.0):
-        output = entmax_attention(query, key, value, alpha, tiles=SMALL)
-        single = runs(lambda x, a=alpha: [entmax(scores_of(x[0], x[1]), a) @ x[2]], [query, key, value])
-        assert not over_budget([output], single, [value.double().mean(2, keepdim=True).expand_as(output)])
-
-
 def clustered(clusters: int = 3, length: int = 32) -> list[Tensor]:
     """Sequences whose queries find keys in their own block of `length` only."""
     query, key, value = inputs(clusters * length, clusters * length, 16, heads=1)
