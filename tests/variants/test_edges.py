@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from attnbench.bench.cli.app import app
 from attnbench.variants import AttentionShape, Mask, Variant, build
+from attnbench.variants.sparse.local import Local
 
 # one of each kind of forward; a call of any variant sees to this before its forward
 KINDS = ["softmax", "rela", "linear", "nystrom", "local", "additive-lm"]
@@ -41,3 +43,9 @@ def test_show_says_whether_attention_dropout_drops_anything(name: str) -> None:
     shown = CliRunner().invoke(app, ["show", name, "--json"])
     assert shown.exit_code == 0
     assert json.loads(shown.stdout)["attention dropout"].startswith("yes" if made(name).uses_dropout else "no")
+
+
+def test_the_example_of_the_docstring_builds() -> None:
+    (selection,) = re.findall(r"such as `(.+?)`", str(build.__doc__))
+    variant = build(selection, AttentionShape(heads=2, head_dim=16, max_length=256))
+    assert isinstance(variant, Local) and variant.flange == 64

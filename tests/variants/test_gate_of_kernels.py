@@ -105,14 +105,6 @@ def test_the_kernels_agree_with_eager_in_float16_and_leave_bfloat16_to_a_gpu(sel
     ]
 
 
-@pytest.mark.parametrize("selection", [name for name, impl in CASES if impl == "flex"])
-def test_flex_is_unsupported_on_a_cpu_and_says_why(selection: str) -> None:
-    (path,) = paths(forced(selection, "flex"), SHAPE)
-    assert "no backward pass on a CPU" in path.refusal or "flex cannot add vectors" in path.refusal
-    with pytest.raises(Unsupported):
-        build(forced(selection, "flex"), SHAPE)
-
-
 def test_without_the_interpreter_the_reason_says_how_to_turn_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     ready("rela", "eager")

@@ -167,15 +167,6 @@ def test_a_cache_of_a_fixed_size_gives_the_same():
     torch.testing.assert_close(torch.cat([first, rest], 1), expected, atol=EAGER_TOLERANCE, rtol=1e-5)
 
 
-def test_generation_with_a_cache_equals_generation_without():
-    model = model_of("mistral")
-    attach(model, "entmax15")
-    valid = valid_of("left")
-    more = {"attention_mask": valid, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
-    cached = model.generate(ids_of(), use_cache=True, **more)
-    assert torch.equal(cached, model.generate(ids_of(), use_cache=False, **more))
-
-
 def test_packed_sequences_equal_each_by_itself():
     model = model_of("llama")
     attach(model, "entmax15")
@@ -372,14 +363,6 @@ def test_what_cannot_be_done_is_refused_with_the_reason(case):
         attach(model, selection)
         logits_of(model, ids_of())
     assert case == "sliding window" or model.config._attn_implementation == before
-
-
-def test_a_state_of_fixed_size_has_no_place_in_a_cache():
-    model = model_of("llama")
-    attach(model, "linear")
-    logits_of(model, ids_of())
-    with pytest.raises(Unsupported, match="use_cache=False"):
-        logits_of(model, ids_of(), cached=4)
 
 
 def test_a_mask_with_a_bias_is_refused():

@@ -1,4 +1,4 @@
-"""linear, performer and cosformer against explicit N x N matrices in float64."""
+"""linear, performer and cosformer against explicit N x N matrices in float64, and the range of cosformer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
-from feature_cases import VARIANTS, brute, build, draw
+from feature_cases import HEADS, VARIANTS, WIDTH, brute, build, draw
 
+from attnbench.bench.core.errors import Unsupported
 from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.linear.cosformer import Cosformer
 from attnbench.variants.linear.linear import Linear
@@ -78,3 +79,12 @@ def test_density_counts_feature_entries_against_allowed_scores() -> None:
     assert Performer(plain).features == int(32 * math.log(32)) == 110
     assert Performer(plain).density(plain) == 2 * 110 / 4096
     assert Linear(causal).density(causal) == pytest.approx((2 * 32 + 64) * 4096 / (4096 * 4097 / 2))
+
+
+def test_cosformer_keeps_rectified_rows_finite_and_refuses_positions_beyond_its_range() -> None:
+    shape = AttentionShape(heads=HEADS, head_dim=WIDTH, max_length=16)
+    variant = Cosformer(shape)
+    query, key, value = draw(16, 16, 16, dtype=torch.float32)
+    assert (variant(-query.abs(), key, value, Mask()) == 0).all()
+    with pytest.raises(Unsupported, match="at most 16 positions, got 17"):
+        variant(*draw(17, 17, 17), Mask())

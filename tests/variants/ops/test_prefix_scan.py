@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pooling_cases import average_by_loops
 from torch import Tensor
 
-from attnbench.variants.ops.prefix_scan import Remembered, extend, prefix_softmax, window_softmax, without
+from attnbench.variants.ops.prefix_scan import prefix_softmax, window_softmax, without
 
 
 @given(
@@ -61,16 +61,6 @@ def test_a_window_behind_a_large_past_keeps_its_digits_where_running_sums_lose_t
     torch.testing.assert_close(means.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 40])
-def test_nothing_later_enters_an_average_not_even_by_rounding(window: int | None) -> None:
-    logits, values = torch.randn(2, 90), torch.randn(2, 90, 3)
-    scan = prefix_softmax if window is None else lambda x, y: window_softmax(x, y, window)
-    before = scan(logits, values)
-    logits[:, 70:], values[:, 70:] = 1e30, -1e30
-    for old, new in zip(before, scan(logits, values), strict=True):
-        assert torch.equal(old[:, :70], new[:, :70])
-
-
 @pytest.mark.parametrize("window", [None, 2, 3, 5])
 def test_gradients_of_the_scan_agree_with_finite_differences(
     window: int | None, monkeypatch: pytest.MonkeyPatch
@@ -86,17 +76,3 @@ def test_gradients_of_the_scan_agree_with_finite_differences(
         return (prefix_softmax(*entries) if window is None else window_softmax(*entries, window))[1]
 
     assert torch.autograd.gradcheck(means, (logits, values))
-
-
-@pytest.mark.parametrize("window", [None, 1, 4])
-def test_one_entry_at_a_time_gives_the_averages_of_the_scan(window: int | None) -> None:
-    generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(1, 1, 50, generator=generator, dtype=torch.float64) * 20
-    values = torch.randn(1, 1, 50, 3, generator=generator, dtype=torch.float64)
-    state: Remembered | None = None
-    means = []
-    for t in range(50):
-        mean, state = extend(state, logits[:, :, t : t + 1], values[:, :, t : t + 1], window)
-        means.append(mean)
-    expected = average_by_loops(logits[0, 0], values[0, 0], window)
-    torch.testing.assert_close(torch.cat(means, 2)[0, 0], expected, rtol=1e-10, atol=1e-12)

@@ -6,9 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from score_cases import heads, largest_of_a_training_step, make
+from score_cases import heads, make
 
-from attnbench.variants import AttentionShape, build
 from attnbench.variants.scores import additive
 
 
@@ -29,14 +28,6 @@ def test_additive_scores_and_gradients_do_not_depend_on_the_tiles(
         gradients = torch.autograd.grad(scores, (a, b, w), upstream)
     torch.testing.assert_close(scores, expected)
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, (a, b, w), upstream))
-
-
-def test_additive_never_holds_all_pairs_times_the_hidden_size() -> None:
-    length, hidden = 600, 16
-    variant = build("additive[hidden=16]", AttentionShape(heads=1, head_dim=8, max_length=length, causal=True))
-    largest = largest_of_a_training_step(variant, length)
-    assert largest == length * length  # the scores themselves, and 16 times less than the naive tensor
-    assert additive._TILE_ON_CPU < length * length < length * length * hidden
 
 
 @given(st.floats(0.01, 100))

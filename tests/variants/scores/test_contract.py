@@ -1,4 +1,4 @@
-"""Every scoring function against explicit loops in float64."""
+"""Every scoring function against explicit loops in float64, and where each starts, what it drops and refuses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from score_cases import DIM, HEADS, heads, largest_of_a_training_step, make
+from score_cases import DIM, HEADS, heads, make
 from torch import Tensor
+from torch.nn import functional as F
 
-from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.variants import AttentionShape, Mask, Variant, build
+from attnbench.variants.ops.dropout import WeightDropout
 
 SELECTIONS = [
     "dot",
@@ -134,13 +136,79 @@ def test_a_decoded_token_drops_as_the_parallel_one_does(selection: str) -> None:
     assert not torch.equal(stepped, variant.eval()(q, k, v, Mask(causal=True)))
 
 
-@pytest.mark.parametrize(("selection", "elements"), [("relative", 600 * 600), ("feedforward", 608 * 33)])
-def test_no_tensor_is_larger_than_the_mechanism_needs(selection: str, elements: int) -> None:
-    variant = build(selection, AttentionShape(heads=1, head_dim=32, max_length=600, causal=True))
-    assert largest_of_a_training_step(variant, 600) <= elements + 64 * 600
-
-
 @pytest.mark.parametrize("selection", ["additive[hidden=0]", "feedforward[hidden=-1]", "relative[clip=0]"])
 def test_sizes_below_one_are_refused_with_what_was_expected(selection: str) -> None:
     with pytest.raises(SelectionError, match=r"int from 1 to 65,536.* got"):
         build(selection, AttentionShape(heads=1, head_dim=4, max_length=4))
+
+
+@torch.no_grad()
+def test_dot_is_the_softmax_of_pytorch_without_its_scale() -> None:
+    q, k, v = heads(6, 6)
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+    torch.testing.assert_close(make("dot")(q, k, v, Mask(causal=True)), expected)
+
+
+@torch.no_grad()
+def test_general_starts_at_scaled_dot_product_softmax() -> None:
+    q, k, v = (x.float() for x in heads(6, 6))
+    variant = build("general", AttentionShape(heads=HEADS, head_dim=DIM, max_length=6))
+    torch.testing.assert_close(variant(q, k, v, Mask()), F.scaled_dot_product_attention(q, k, v))
+
+
+def test_location_refuses_positions_that_it_has_no_weights_for() -> None:
+    variant = make("location", max_length=5)
+    assert variant.supports(AttentionShape(heads=HEADS, head_dim=DIM, max_length=5)) is None
+    assert "5 positions, not for 6" in variant.supports(AttentionShape(heads=HEADS, head_dim=DIM, max_length=6))
+    assert variant(*heads(5, 5), Mask()).isfinite().all()
+    with pytest.raises(Unsupported, match="at most 5 keys, got 6"):
+        variant(*heads(6, 6), Mask())
+
+
+@torch.no_grad()
+def test_dropout_of_feedforward_drops_a_key_whole_and_for_all_queries() -> None:
+    variant = make("feedforward", dropout=0.4)
+    q, k, v = heads(6, 6)
+    pooled = variant(q, k, v, Mask())
+    assert torch.equal(pooled, pooled[:, :, :1].expand_as(pooled))
+    assert not torch.equal(pooled, variant(q, k, v, Mask()))
+    # the first query sees one key, with weight 1: dropped, or scaled by 1 / 0.6
+    first = torch.stack([variant(q, k, v, Mask(causal=True))[:, :, 0] / v[:, :, 0] for _ in range(50)])
+    torch.testing.assert_close(first.unique().sort().values[[0, -1]], torch.tensor([0.0, 1 / 0.6]).double())
+    assert torch.equal(first == 0, (first == 0).all(-1, keepdim=True).expand_as(first))
+
+
+def test_feedforward_declares_that_it_scores_each_key_once() -> None:
+    shape = AttentionShape(heads=1, head_dim=4, max_length=9)
+    causal = AttentionShape(heads=1, head_dim=4, max_length=9, causal=True)
+    variant = build("feedforward", shape)
+    assert variant.density(shape) == 9 / 81
+    assert variant.density(causal) == 9 / 45
+
+
+@pytest.mark.parametrize(("row", "wanted"), [(0, "far past"), (3, "next"), (2, "own")])
+@torch.no_grad()
+def test_rows_of_the_relative_tables_run_from_the_far_past_to_the_far_future(row: int, wanted: str) -> None:
+    variant = make("relative[clip=2]", causal=False)
+    variant.key_table.zero_()
+    variant.key_table[row] = 1e3
+    q, k = torch.ones(1, HEADS, 6, DIM, dtype=torch.float64), torch.zeros(1, HEADS, 6, DIM, dtype=torch.float64)
+    seen = variant.weights(q, k, Mask())[0, 0, 3]
+    expected = {"far past": [0.5, 0.5, 0, 0, 0, 0], "next": [0, 0, 0, 0, 1, 0], "own": [0, 0, 0, 1, 0, 0]}[wanted]
+    torch.testing.assert_close(seen, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_dropout_of_relative_falls_on_the_weights_of_both_sums() -> None:
+    variant = make("relative[clip=2]", dropout=0.5)
+    q, k, v = heads(6, 6)
+    torch.manual_seed(11)
+    drop = WeightDropout.drawn(0.5, q.device)
+    assert drop is not None
+    dropped = drop.apply(variant.weights(q, k, Mask()))
+    expected = torch.zeros_like(q)
+    for i in range(6):
+        for j in range(6):
+            added = v[:, :, j] + variant.value_table[max(-2, min(2, j - i)) + 2]
+            expected[:, :, i] += dropped[:, :, i, j, None] * added
+    torch.manual_seed(11)
+    torch.testing.assert_close(variant(q, k, v, Mask()), expected)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from sorting_cases import HEADS, WIDTH, draw, reformer, released, shape
+from sorting_cases import HEADS, WIDTH, build, draw, reformer, released, shape
 from torch import Tensor
 
 from attnbench.bench.core.errors import Unsupported
@@ -99,3 +99,12 @@ def test_reformer_equals_reformer_pytorch_outside_each_first_chunk(hashes: int, 
     ours = variant(query, key, value, Mask(causal=causal))
     torch.testing.assert_close(ours[compared], expected[compared], rtol=1e-5, atol=1e-5)
     assert not torch.allclose(ours[~compared], expected[~compared], atol=1e-3)
+
+
+either = pytest.mark.parametrize("name", ["reformer", "sinkhorn"])
+
+
+@either
+def test_longer_sequences_than_it_was_built_for_are_refused(name: str) -> None:
+    with pytest.raises(Unsupported, match="at most 48 positions, got 49"):
+        build(name, causal=False)(*draw(49, 49, 49), Mask())

@@ -47,7 +47,10 @@ def test_forward_and_backward_equal_the_eager_definition(name: str) -> None:
         assert_equals_eager(name, inputs, upstream, Mask(), 0.2)
 
 
-@pytest.mark.parametrize(("name", "spread"), [("rela", 1.0), ("entmax15", 1.0), ("entmax15", 0.02)])
+@pytest.mark.parametrize(
+    ("name", "spread"),
+    [(name, 1.0) for name in ("rela", "sparsemax", "entmax15", "entmax[alpha=1.2]")] + [("entmax15", 0.02)],
+)
 def test_masks_and_shared_heads_move_no_draw(name: str, spread: float) -> None:
     inputs, upstream = inputs_of(129, 131, 20, batch=3, heads=4, kv_heads=2, spread=spread)
     for kind in ("causal", "padding at the end", "holes", "holes, causal"):
