@@ -83,7 +83,7 @@ class Wrapper(Variant):
     def step(
         self, query: Tensor, key: Tensor, value: Tensor, state: Any = None, hidden: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        """As of the variant inside; a subclass that takes the hidden state gets it here too."""
+        """Decode as the variant inside does; a subclass that takes the hidden state gets it here too."""
         return self.inner.step_with(query, key, value, state, hidden)
 
     def learned_alpha(self) -> Tensor | None:
@@ -130,7 +130,7 @@ class Layer(Variant):
         raise TypeError(f"{type(self).__name__} defines no transform(x, mask)")
 
     def advance(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """As `step`: the output of one more position of each sequence, x (batch, 1, hidden_width)."""
+        """Return what `step` does: the output of one more position of each sequence, x (batch, 1, hidden_width)."""
         raise TypeError(f"{type(self).__name__} defines no advance(x, state)")
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor) -> Tensor:  # type: ignore[override]

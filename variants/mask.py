@@ -18,7 +18,7 @@ def picked_range(rows: slice | None, queries: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Which keys a query may see: a key is seen where all four parts allow it.
+    """The keys that a query may see: a key is seen where all four parts allow it.
 
     PyTorch's `key_padding_mask` is the opposite of `valid`: there True is a padded key.
     """
@@ -68,7 +68,7 @@ class Mask:
         return allowed
 
     def seen(self, queries: int, keys: int, device: torch.device) -> Tensor:
-        """How many keys each query may see, integers (batch | 1, queries | 1), in memory of keys and queries alone."""
+        """The number of keys that each query may see, (batch | 1, queries | 1), in memory of keys and queries alone."""
         lower = torch.zeros(1, 1, dtype=torch.long, device=device)
         upper = torch.full((1, 1), keys, device=device)
         if self.causal:

@@ -41,13 +41,13 @@ def clear_padding(
 
 
 def clear_queries(x: Tensor, valid: Tensor) -> Tensor:
-    """As `clear_padding`, of what belongs to queries of the same sequence: (batch, heads, queries, width)."""
+    """Clear what belongs to queries of the same sequence, as `clear_padding` does: (batch, heads, queries, width)."""
     padded = ~valid.expand(x.shape[0], -1)[:, valid.shape[1] - x.shape[2] :]
     return _cleared(x, padded)
 
 
 def _are_tame(slots: tuple[Tensor, Tensor]) -> bool:
-    """Whether no padded slot, True in (batch, length), of (batch, heads, length, width) holds too large an entry."""
+    """True if no padded slot, True in (batch, length), of (batch, heads, length, width) holds too large an entry."""
     x, padded = slots
     return bool((x.detach().transpose(1, 2)[padded].abs() <= LARGEST).all())
 

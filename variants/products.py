@@ -1,4 +1,4 @@
-"""What every variant computes with: products of grouped heads, softmax under a mask, and the keys kept for decoding."""
+"""The products of all variants: products of grouped heads, softmax under a mask, and the keys kept for decoding."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def masked_softmax(scores: Tensor, allowed: Tensor | None, dim: int = -1) -> Ten
 
 
 def allowed_keys(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """How many keys each query may see, broadcastable to (batch, heads, queries, 1), in the dtype of `scores`."""
+    """Number of keys that each query may see, broadcastable to (batch, heads, queries, 1), in the dtype of `scores`."""
     if allowed is None:
         return scores.new_full((1, 1, 1, 1), scores.shape[-1])
     # a mask may have one column for all keys

@@ -57,43 +57,43 @@ class Variant(nn.Module):
     kind: ClassVar[Kind] = "different"
     #: "strict"; "selection": the future may decide which past keys are seen, never their values; None: never causal
     causality: ClassVar[Causality | None] = "strict"
-    #: whether queries and keys may be different sequences
+    #: True if queries and keys may be different sequences
     crosses: ClassVar[bool] = True
-    #: whether `step` can generate token by token
+    #: True if `step` can generate token by token
     decodes: ClassVar[bool] = True
     #: selection that an "exact" variant equals, such as `softmax[impl=eager]`; with a parameter `impl` it is impl=eager
     twin: ClassVar[str] = ""
-    #: whether each row of weights is a distribution over the allowed keys; None: not claimed, not tested
+    #: True if each row of weights is a distribution over the allowed keys; None: not claimed, not tested
     simplex: ClassVar[bool | None] = None
     #: the formula, shown in lists and in the docs
     equation: ClassVar[str] = ""
     #: the source, shown in lists and in the docs
     paper: ClassVar[str] = ""
-    #: of one pass, in N and d; shown
+    #: cost of one pass, in N and d; shown
     time: ClassVar[str] = "O(N^2 d)"
-    #: of one pass, in N and d; shown
+    #: cost of one pass, in N and d; shown
     memory: ClassVar[str] = "O(N^2)"
     #: the function whose keyword-only arguments are the parameters of `name[key=value]`; None: the constructor
     parameters_from: ClassVar[Callable[..., Any] | None] = None
-    #: which of "query", "key", "value" the output does not depend on by definition, so that no gradient reaches it
+    #: those of "query", "key", "value" the output does not depend on by definition, so that no gradient reaches it
     ignores: frozenset[str] = frozenset()
-    #: whether `dropout` of the shape drops anything in training
+    #: True if `dropout` of the shape drops anything in training
     uses_dropout: bool = True
-    #: whether `forward`, `weights` and `score` take keys and values of fewer heads; others get them repeated
+    #: True if `forward`, `weights` and `score` take keys and values of fewer heads; others get them repeated
     grouped: ClassVar[bool] = False
-    #: whether it supports `bounds` of a mask; others refuse such a mask
+    #: True if it supports `bounds` of a mask; others refuse such a mask
     takes_bounds: ClassVar[bool] = False
     #: words of `impl`, beside "eager", that drop weights by the mask of `ops/dropout`, as "eager" does
     drops_inside: ClassVar[frozenset[str]] = frozenset()
-    #: whether it has vectors for the distance of a key, so that a language model adds no table of positions
+    #: True if it has vectors for the distance of a key, so that a language model adds no table of positions
     brings_positions: bool = False
-    #: whether `forward` and `step` take the hidden state of the queries as a fifth argument, and `weights` by keyword
+    #: True if `forward` and `step` take the hidden state of the queries as a fifth argument, and `weights` by keyword
     takes_hidden: bool = False
-    #: whether q·k / sqrt(head_dim) is all it uses of query and key, so that `positions=alibi` may add two dimensions
+    #: True if q·k / sqrt(head_dim) is all it uses of query and key, so that `positions=alibi` may add two dimensions
     maps_products: bool = False
-    #: whether it stands in the place of the model's projections too, as a `Layer` does
+    #: True if it stands in the place of the model's projections too, as a `Layer` does
     owns_projections: bool = False
-    #: whether a model changes the feed-forward behind it until the layer has as many parameters as that of softmax
+    #: True if a model changes the feed-forward behind it until the layer has as many parameters as that of softmax
     matches_parameters: bool = False
     #: the code of the last forward, such as "eager" or "triton"; recorded with every number
     implementation: str = "eager"
@@ -144,7 +144,7 @@ class Variant(nn.Module):
         return output
 
     def _as_written(self, query: Tensor) -> AbstractContextManager[None]:
-        """Without autocast: a variant decides itself what it accumulates in, and float32 scores would be cast down."""
+        """Turn autocast off: a variant decides itself what it accumulates in, and float32 scores would be cast down."""
         device = query.device.type
         # the question that asks first whether the device has autocast is one that Dynamo of torch 2.11 cannot trace
         lowers = device != "meta" and torch.is_autocast_enabled(device) and not self.owns_projections
@@ -250,7 +250,7 @@ class Variant(nn.Module):
 
     @property
     def has_loss(self) -> bool:
-        """Whether it defines an `auxiliary_loss`."""
+        """True if it defines an `auxiliary_loss`."""
         return type(self).auxiliary_loss is not Variant.auxiliary_loss
 
     def after_step(self) -> None:

@@ -63,7 +63,7 @@ def read_mask(allowed: Tensor, *, causal: bool) -> ReadMask:
 
 
 def _allows(mask: Mask, pairs: Tensor) -> bool:
-    """Whether `mask` allows exactly those pairs, (batch, queries, keys)."""
+    """True if `mask` allows exactly those pairs, (batch, queries, keys)."""
     allowed = mask.allowed(pairs.shape[1], pairs.shape[2], pairs.device)
     return bool(pairs.all()) if allowed is None else bool((allowed[:, 0] == pairs).all())
 

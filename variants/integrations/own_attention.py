@@ -19,20 +19,20 @@ from transformers import PreTrainedModel
 from ..contract import Unsupported
 
 PREFIX = "attnbench "
-"""Of every name that is registered here."""
+"""The beginning of every name that is registered here."""
 
 _building: list[None] = []
 
 
 @functools.cache
 def asks_interface(kind: Any) -> bool:
-    """Whether modules of this class attend by the function that the config names."""
+    """True if modules of this class attend by the function that the config names."""
     return "ALL_ATTENTION_FUNCTIONS" in _names(kind)
 
 
 @functools.cache
 def is_own_attention(kind: Any) -> bool:
-    """Whether modules of this class attend by code of their own."""
+    """True if modules of this class attend by code of their own."""
     if issubclass(kind, nn.MultiheadAttention):
         return True
     # a router over experts takes a softmax too

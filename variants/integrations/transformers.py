@@ -229,7 +229,7 @@ def _attached(module: nn.Module) -> Any:
 
 @contextlib.contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-    """Inside, each attention calls observer(module, variant, query, key, mask, hidden).
+    """Let each attention inside the block call observer(module, variant, query, key, mask, hidden).
 
     For analysis: the query is scaled as the variant has it, and `variant.weights_with(query, key, mask, None, hidden)`
     are the weights before dropout.
@@ -420,7 +420,7 @@ def _new(spec: str, module: nn.Module, shape: AttentionShape) -> Variant:
 
 
 def _has_linear_state(variant: Variant) -> bool:
-    """Whether it decodes from a state that does not grow with the keys, other than the last keys themselves."""
+    """True if it decodes from a state that does not grow with the keys, other than the last keys themselves."""
     while isinstance(variant, Wrapper):
         variant = variant.inner
     if type(variant).step is Variant.step or isinstance(variant, PatternVariant):

@@ -24,7 +24,7 @@ _ENTMAX_ROWS = 128
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Until it ends kernels are neither built nor called: a count costs no half minute where nothing is built yet.
+    """Neither build nor call kernels inside: a count costs no half minute where nothing is built yet.
 
     Where they could not be built, nothing changes: a variant goes its eager way. What variants run is patched and not
     changed, since its source is a part of their digests.
@@ -54,7 +54,7 @@ def uncompiled() -> Iterator[None]:
 
 
 def _kind(written: Written) -> int:
-    """In the place of a map's address: bit 0, whether it sums; bit 1, whether it takes the largest score; the rest."""
+    """A number in place of a map's address: bit 0 if it sums, bit 1 if it takes the top score, then what it learns."""
     return written.sums + 2 * written.tops + 4 * len(written.learned)
 
 

@@ -187,7 +187,7 @@ def elementwise_map(
 
 
 def _taken(function: Callable[..., Any]) -> tuple[str, ...]:
-    """What the map takes beside the scores, its parameters apart."""
+    """Names that the map takes beside the scores, without its parameters."""
     parameters = list(inspect.signature(function).parameters.values())
     return tuple(p.name for p in parameters[1:] if p.kind is not inspect.Parameter.KEYWORD_ONLY)
 

@@ -87,7 +87,7 @@ def normalised(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """For each cluster the positions of its tokens in order, (batch, heads, clusters, window), and which are real."""
+    """Positions of the tokens of each cluster in order, (batch, heads, clusters, window), and which are real."""
 
     index: Tensor
     real: Tensor
@@ -149,8 +149,10 @@ class ClusterOrder:
         return cls(order, order.argsort(-1), cluster, clusters)
 
     def bounds(self, back: int, ahead: int) -> tuple[Tensor, Tensor]:
-        """In sorted order, the first place a token may see within `back` and `ahead` of its cluster, and the one after
-        the last: (batch, heads, length) int32, empty for pads."""
+        """The places in sorted order that a token may see, `back` and `ahead` in its cluster; empty for pads.
+
+        The first, and the one after the last: (batch, heads, length) int32.
+        """
         cluster = self.cluster.take_along_dim(self.order, -1)
         # the first place of a token's cluster and the one after its last, by two searches
         start, end = (torch.searchsorted(cluster, cluster, right=right) for right in (False, True))

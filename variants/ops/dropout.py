@@ -37,7 +37,7 @@ Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def threshold(rate: float) -> int:
-    """How many of the 65,536 values of 16 bits drop a weight: all of them at a rate of 1."""
+    """The number of the 65,536 values of 16 bits that drop a weight: all of them at a rate of 1."""
     return round(rate * LEVELS)
 
 
@@ -79,7 +79,7 @@ def _mixed(product: Tensor, other: Tensor, key: Tensor) -> Tensor:
 
 
 def kept_pairs(seed: Tensor, rate: float, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Whether the weights of these pairs are kept: Boolean. The four numbers are int64 tensors, broadcast.
+    """Boolean: True if the weights of these pairs are kept. The four numbers are int64 tensors, broadcast.
 
     It computes a block for each pair; `keep_mask` computes one for eight keys.
     """
@@ -93,7 +93,7 @@ def kept_pairs(seed: Tensor, rate: float, batch: Tensor, head: Tensor, query: Te
 def keep_rows(
     seed: Tensor, rate: float, batch: Tensor, head: Tensor, query: Tensor, keys: int, first: Tensor | None = None
 ) -> Tensor:
-    """Whether the weights of `keys` keys are kept, of these queries, from key 0 or `first` on: Boolean (…, keys).
+    """True for the weights of `keys` keys that are kept, of these queries, from key 0 or `first` on: (…, keys).
 
     The four numbers are int64 tensors, broadcast to (…).
     """
@@ -144,7 +144,7 @@ def drop_by_seed(weights: Tensor, rate: float, seed: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class KeptPairs:
-    """Which weights (…, queries, keys) are kept, True = kept, and the factor of those; made of a `WeightDropout`."""
+    """The weights (…, queries, keys) that are kept, True = kept, and their factor; made of a `WeightDropout`."""
 
     mask: Tensor
     scale: float
@@ -163,7 +163,7 @@ class WeightDropout:
 
     @classmethod
     def drawn(cls, rate: float, device: torch.device) -> WeightDropout | None:
-        """With a seed drawn now; None at rate 0, where nothing is drawn."""
+        """Draw a seed now; None at rate 0, where nothing is drawn."""
         return None if rate == 0.0 else cls(rate, draw_seed(device))
 
     def kept(self, batch: int, heads: int, query: Tensor, keys: int, first: Tensor | None = None) -> KeptPairs:

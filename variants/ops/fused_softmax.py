@@ -22,7 +22,7 @@ BACKENDS = {
 """Backends of a GPU by the names that `impl` takes and that Records show."""
 
 REFUSALS = ("No available kernel", "No viable backend", "cuDNN Frontend error")
-"""In the errors by which PyTorch says that a backend does not take the inputs; the last as it builds a plan."""
+"""Parts of the errors by which PyTorch says that a backend does not take the inputs; the last as it builds a plan."""
 
 _NAMES = {backend.value: name for name, backend in BACKENDS.items()}
 
@@ -87,7 +87,7 @@ def keep_layout(output: Tensor) -> None:
 
 
 def choice(query: Tensor, backend: str = "") -> AbstractContextManager[None]:
-    """Inside, PyTorch has the backend of that name alone, or its own choice: for a single query without cuDNN's.
+    """Allow the backend of that name alone inside, or PyTorch's own choice: for a single query without cuDNN's.
 
     That builds a plan for each new shape, in 20 to 40 ms on an H100 (docs/gpu.md): in decoding each step has a new
     number of keys.
@@ -114,7 +114,7 @@ def _without_cudnn() -> Iterator[None]:
 
 @contextmanager
 def _asked(backend: str) -> Iterator[None]:
-    """That backend alone; raises Unsupported where it refuses the inputs, with PyTorch's reasons, not its warnings."""
+    """Allow that backend alone; raises Unsupported where it refuses the inputs, with PyTorch's reasons."""
     try:
         with warnings.catch_warnings(record=True) as said, sdpa_kernel(BACKENDS[backend]):
             warnings.simplefilter("always")

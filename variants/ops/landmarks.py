@@ -14,7 +14,7 @@ from ..contract import Mask, Unsupported, accumulator
 
 
 def real_tokens(name: str, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> tuple[Tensor, ...]:
-    """Which tokens of one sequence are real, (batch, length), and query, key and value with zeros for the others.
+    """The real tokens of one sequence, (batch, length), and query, key and value with zeros for the others.
 
     All three (batch, heads, length, head_dim), float32 at least. Raises Unsupported, in the name of the variant `name`,
     for a causal mask and for queries of another length.

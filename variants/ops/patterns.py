@@ -68,7 +68,7 @@ class PatternVariant(Variant):
 
 
 def absent(query: Tensor, key: Tensor) -> int:
-    """By how many positions the queries start after the keys; raises Unsupported where they are more than the keys."""
+    """Number of positions by which queries start after the keys; raises Unsupported if they are more than the keys."""
     missing = key.shape[2] - query.shape[2]
     if missing < 0:
         raise Unsupported(

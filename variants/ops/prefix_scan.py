@@ -61,7 +61,7 @@ def prefix_softmax(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 def window_softmax(
     logits: Tensor, values: Tensor, window: int, prefixes: PrefixSoftmax = prefix_softmax
 ) -> tuple[Tensor, Tensor]:
-    """As `prefix_softmax`, over the last `window` positions only, the own one among them.
+    """Prefix softmax over the last `window` positions only, the own one among them.
 
     A window is the end of one block of `window` positions and the beginning of the next (van Herk 1992), so nothing is
     subtracted: the difference of two running sums, S_t - S_(t-W), loses all digits where the past outweighs the window.

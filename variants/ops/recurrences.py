@@ -40,7 +40,7 @@ def gated_linear(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor) -
 
 
 def scalar_decay(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor) -> Tensor:
-    """As `gated_linear` with one decay for all dimensions, log_decay <= 0 (batch, heads, length).
+    """Gated linear attention with one decay for all dimensions, log_decay <= 0 (batch, heads, length).
 
     Inside a chunk the decays then are a matrix that multiplies the scores: Dao & Gu 2024 (arXiv 2405.21060), section 6.
     """
@@ -122,7 +122,7 @@ class RecurrentVariant(Variant):
         self.norm = nn.Parameter(torch.ones(shape.head_dim))
 
     def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
-        """What each query reads of the state after its own token, (batch, heads, length, head_dim).
+        """The output of each query: what it reads of the state after its own token, (batch, heads, length, head_dim).
 
         query, key, value: (batch, heads, length, head_dim) and hidden (batch, length, hidden_width), float32 or more;
         real: (batch, length), False = padded.
@@ -201,10 +201,10 @@ def _carry(turn: Tensor, written: Tensor) -> Tensor:
 
 
 def _within(q: Tensor, k: Tensor, v: Tensor, since: Tensor) -> Tensor:
-    """What positions of one run get from it, (…, size, value_dim); `since`: cumulated log decays, size a power of 2.
+    """The output of positions from their own run alone, (…, size, value_dim), size a power of 2.
 
-    The late half of a run reads the early half relative to the border between them, so that both exponents are at most
-    0; each half is a run again.
+    `since`: cumulated log decays. The late half of a run reads the early half relative to the border between them, so
+    that both exponents are at most 0; each half is a run again.
     """
     size = q.shape[-2]
     if size == 1:

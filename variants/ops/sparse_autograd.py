@@ -150,7 +150,7 @@ def _blank(like: Tensor, pieces: list[Piece]) -> Tensor:
 
 
 def _with_scratch(like: Tensor, pieces: list[Piece]) -> Iterator[tuple[Piece, Tensor, Tensor]]:
-    """Each piece with two scratch tensors of its shape, the same memory again and again."""
+    """Yield each piece with two scratch tensors of its shape, the same memory again and again."""
     size = max([0, *(like[piece].numel() for piece in pieces)])
     first, second = (torch.empty(size, dtype=like.dtype, device=like.device) for _ in range(2))
     for piece in pieces:

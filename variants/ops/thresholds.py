@@ -173,7 +173,7 @@ def _excess(alpha: Tensor) -> Tensor:
 
 
 def may_look(x: Tensor) -> bool:
-    """Whether values of `x` may decide what is done next.
+    """True if values of `x` may decide what is done next.
 
     Reading them stalls a GPU, and a graph that is being compiled has no values.
     """

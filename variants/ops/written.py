@@ -76,12 +76,12 @@ class Written:
         return _expressions(x for x in _before(results) if x in self._scored) if results else []
 
     def differs_by_score(self, node: fx.Node) -> bool:
-        """Whether its text stands for a number of each score, and not for one of a query or of all."""
+        """True if its text stands for a number of each score, and not for one of a query or of all."""
         return node in self._scored and _constant(node) is None
 
     @property
     def rests(self) -> bool:
-        """Whether weight and gradient are finite for a query that asks nothing: scores 0, numbers 1, no gradient."""
+        """True if weight and gradient are finite for a query that asks nothing: scores 0, numbers 1, no gradient."""
         with torch.device("cpu"):
             given = dict.fromkeys(("of_weight", "of_sum", "scores", "count"), torch.zeros(()))
             known = {x: torch.ones((), dtype=torch.bool if _is_condition(x) else None) for x in self.backward}
@@ -326,7 +326,7 @@ def _dtype(node: Any) -> torch.dtype | None:
 
 
 def _is_condition(node: Any) -> bool:
-    """Whether it is true or false, which code keeps apart from numbers."""
+    """True if it is a condition, which code keeps apart from numbers."""
     return _dtype(node) is torch.bool
 
 

@@ -116,7 +116,7 @@ class AdditiveLM(Variant):
         value: Tensor,
         state: tuple[Remembered, Remembered] | None = None,
     ) -> tuple[Tensor, tuple[Remembered, Remembered]]:
-        """As the contract says; the state holds one entry for each round, or those of the window."""
+        """Decode one token; the state holds one entry for each round, or those of the window."""
         key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         first, second = state or (None, None)
         pooled, first = extend(first, *self._scored(query, self.query_vector), self.window)

@@ -94,7 +94,7 @@ class Additive(ScoredVariant):
         return shape.heads * (projected + shape.head_dim * shape.bytes_per_value) * shape.max_length
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """As the contract says; the cache holds U k + b, so no key is projected twice."""
+        """Decode one token; the cache holds U k + b, so no key is projected twice."""
         # every query head projects keys by a matrix of its own
         key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         projected = self._project_key(key)

@@ -78,7 +78,7 @@ class FeedForward(ScoredVariant):
     def step(
         self, query: Tensor, key: Tensor, value: Tensor, state: Remembered | None = None
     ) -> tuple[Tensor, Remembered]:
-        """As the contract says, from the log mass and the mean of the keys so far."""
+        """Decode one token from the log mass and the mean of the keys so far."""
         key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         scores = self._score_keys(key)
         pooled, state = extend(state, scores, self._drop(value.to(scores.dtype)))

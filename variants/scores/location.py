@@ -48,6 +48,6 @@ class Location(ScoredVariant):
         return shape.kv_width * shape.max_length * shape.bytes_per_value
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """As the contract says; of the keys only their number is kept."""
+        """Decode one token; of the keys only their number is kept."""
         # keys of no width: only how many there are is needed
         return super().step(query, key[..., :0], value, state)

@@ -142,7 +142,7 @@ def collect(weights: Tensor, first: int, clip: int) -> Tensor:
 
 
 class _Spread(torch.autograd.Function):
-    """Its own gradient, since that of a gather adds in an order that differs from run to run on a GPU."""
+    """A gather with its own gradient, since PyTorch's adds in an order that differs from run to run on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, by_distance: Tensor, first: int, keys: int) -> Tensor:

@@ -49,7 +49,7 @@ class NoAttention(Variant):
         return 0
 
     def step(self, query: Tensor, key: Tensor, value: Tensor, state: Any = None) -> tuple[Tensor, None]:
-        """As the contract says; there is nothing to remember."""
+        """Decode one token; there is nothing to remember."""
         return repeat_heads(value, query.shape[1]), None
 
 

@@ -143,7 +143,7 @@ class Reformer(Variant):
         raise Unsupported("reformer sorts all tokens anew with each one, so its steps do not equal its parallel form")
 
     def _rounds_met(self, order: Order, at: Tensor, seen_at: Tensor) -> Tensor:
-        """In how many rounds each pair (…, bucket, 2 bucket) meets: at least one."""
+        """The number of rounds in which each pair (…, bucket, 2 bucket) meets: at least one."""
         count = torch.zeros(*at.shape, seen_at.shape[-1], dtype=torch.int32, device=at.device)
         # one round at a time: all rounds at once would be rounds times the memory of the scores
         for rank in order.rank.unbind(2):

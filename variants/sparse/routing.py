@@ -335,7 +335,7 @@ class Routing(Variant):
         return output, state
 
     def density(self, shape: AttentionShape) -> float:
-        """At most this share: clusters overlap (paper form), or hold fewer tokens than the window (strict form)."""
+        """An upper bound: clusters overlap (paper form), or hold fewer tokens than the window (strict form)."""
         length, window = shape.max_length, min(self.window, shape.max_length)
         if self.form == "paper":
             entries = self.clusters * pairs(window, shape.causal)

@@ -40,7 +40,7 @@ class TiledPattern(PatternVariant):
         return None
 
     def key_order(self, keys: int) -> Tensor | None:
-        """Which key lies at each place of the tiles, (keys,), where others than neighbours are seen together."""
+        """The key at each place of the tiles, (keys,), where others than neighbours are seen together."""
         return None
 
     def blocked(
@@ -52,8 +52,10 @@ class TiledPattern(PatternVariant):
         drop: WeightDropout | None = None,
         missing: int = 0,
     ) -> Tensor:
-        """As in `PatternVariant`; `drop` numbers queries from the one after the first `missing` on, and torch's
-        generator drops where there is none."""
+        """The output block by block, as `PatternVariant` has it.
+
+        `drop` numbers queries from the one after the first `missing` on; without it torch's generator drops.
+        """
         raise TypeError(f"{type(self).__name__} defines no blocked(query, key, value, mask, drop, missing)")
 
     def supports(self, shape: AttentionShape) -> str | None:

@@ -94,7 +94,7 @@ class ShortConvolution(Wrapper):
         return output, ConvolvedState(inner, [x[:, :, 1:].clone() for x in seen])
 
     def _convolved(self, inputs: list[Tensor]) -> list[Tensor]:
-        """Of query, key and value with size - 1 tokens in front, (batch, heads, size - 1 + length, head_dim)."""
+        """Convolve query, key and value with size - 1 tokens in front, (batch, heads, size - 1 + length, head_dim)."""
         outputs = []
         for x, taps in zip(inputs, self.filters, strict=True):
             length = x.shape[2] - len(taps) + 1

@@ -83,7 +83,7 @@ def flags() -> tuple[str, ...]:
 
 
 def folders(unit: str = "") -> list[Path]:
-    """Where the library for this source, these flags and this PyTorch may lie; the first that can be trusted counts.
+    """Folders for the library of this source, these flags and this PyTorch; the first that can be trusted counts.
 
     unit: the source, where it is not that of the kernels here.
     ATTNBENCH_CACHE may name a folder that several users share; the user's own follows it.
@@ -137,7 +137,7 @@ def built(unit: str = "") -> Path:
 
 
 def _is_usable(library: Path) -> bool:
-    """Whether nobody else could have made it, and it is still as it was built: a damaged one may end the process."""
+    """True if nobody else could have made it and it is still as it was built: a damaged one may end the process."""
     note = _checksum_note(library)
     try:
         return is_trusted(library) and is_trusted(note) and note.read_text(encoding="ascii") == _checksum(library)

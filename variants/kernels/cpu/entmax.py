@@ -43,7 +43,7 @@ def entmax_attention(
 def topk_attention(
     query: Tensor, key: Tensor, value: Tensor, k: int, mask: Mask, drop: WeightDropout | None = None
 ) -> Tensor:
-    """As `entmax_attention`: softmax over the scores of a query that are not below its k-th largest."""
+    """Softmax over the scores of a query that are not below its k-th largest; arguments as of `entmax_attention`."""
     check_inputs(query, key, value, mask.valid, grouped=True)
     # the operators take k in the place of alpha - 1
     each = torch.full((query.shape[1],), 1.0 + k)

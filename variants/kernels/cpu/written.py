@@ -11,7 +11,7 @@ from . import build
 
 @cache
 def address(written: Written) -> int:
-    """Where the functions of the map lie in this process; compiled at first. Raises RuntimeError where that fails."""
+    """The address of the map's functions, compiled at the first call; raises RuntimeError if that fails."""
     library = ctypes.CDLL(str(build.built(source(written))))
     return ctypes.addressof(ctypes.c_char.in_dll(library, "attnbench_map"))
 

@@ -40,7 +40,7 @@ def load_seed(seed_ptr, DROP: tl.constexpr) -> Any:
 
 @triton.jit
 def kept_words(seed, least, rows, column, batch, head, COLUMNS: tl.constexpr):
-    """Which weights of the queries `rows` of a head are kept: (max(1, COLUMNS / 32), ROWS) int32.
+    """Bits of the weights that are kept, of the queries `rows` of a head: (max(1, COLUMNS / 32), ROWS) int32.
 
     A number holds the decisions over 32 keys, or over 16 where COLUMNS is 16.
 

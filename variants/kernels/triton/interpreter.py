@@ -19,7 +19,7 @@ ENABLE = "TRITON_INTERPRET=1"
 
 
 def interpreted() -> bool:
-    """Whether kernels imported from now on run in Triton's interpreter."""
+    """True if kernels imported from now on run in Triton's interpreter."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -41,7 +41,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 @contextmanager
 def prepared_once() -> Iterator[None]:
-    """Inside, what the interpreter replaces is replaced once and put back at the end; nothing where Triton is another.
+    """Replace what the interpreter replaces once, and put it back at the end; another Triton is left as it is.
 
     The replaced functions are those of the modules that a kernel's file imports, so each set of modules has its turn.
     Numbers that leave their range or are divided by zero become infinite, and NaN passes, without a warning of
@@ -83,4 +83,4 @@ class _Kept:
     """Stands for a preparation that outlives the call that asked for it."""
 
     def restore(self) -> None:
-        """Nothing yet: `prepared_once` puts everything back."""
+        """Do nothing yet: `prepared_once` puts everything back."""

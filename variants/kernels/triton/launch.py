@@ -40,7 +40,7 @@ SIZES = (
     "bounds_stride", "edges_stride", "offset", "back", "ahead",
     "valid_ptr", "valid", "kept", "seed_ptr",
 )  # fmt: skip
-"""Arguments for which no kernel is compiled anew where they are 1 or a multiple of 16: rows do not lie by them.
+"""Arguments that no kernel is compiled anew for if they are 1 or a multiple of 16: no address of a row needs them.
 
 By itself Triton compiles one for each of these cases, and a gate tries many lengths; `least` is the threshold of
 dropout, `plane` how far numbers of one query lie apart, the last four addresses of masks and seeds. Strides, widths and
@@ -166,7 +166,7 @@ def launch(
 
 
 def _far(x: Tensor) -> bool:
-    """Whether rows of a head begin 2^31 numbers apart, as those of a joined projection of 3,072 columns do at 699,051.
+    """True if rows of a head begin 2^31 numbers apart, as those of a joined projection of 3,072 columns do at 699,051.
 
     Kernels count the numbers to a row in int32: in int64 it takes them up to 224 bytes of stack more, for lengths that
     hardly anybody has.
@@ -176,7 +176,7 @@ def _far(x: Tensor) -> bool:
 
 @contextmanager
 def recording(capability: int | None = None) -> Iterator[dict[str, Specialisation]]:
-    """What is launched inside is not run but noted, each specialisation once, for that compute capability or this GPU.
+    """Note launches in place of running them, each specialisation once, for that compute capability or this GPU.
 
     A dry pass, the same each time: results hold numbers of no meaning, and no two alike, so that whatever compares them
     looks further. Needs Triton, and a GPU only to ask it for its capability. Not for interpreted kernels: leave

@@ -41,7 +41,7 @@ def linear_attention(query: Tensor, key: Tensor, value: Tensor, valid: Tensor | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LinearPlan:
-    """How the sequences fall into chunks of positions; causal sequences end together, others begin together."""
+    """The chunks of positions of all sequences; causal sequences end together, others begin together."""
 
     rows: int
     heads: int
@@ -173,8 +173,8 @@ def _states(
 ) -> tuple[Tensor, Tensor]:
     """States (rows, chunks | 1, width, width) and their masses (rows, chunks | 1, width), float32.
 
-    Of all keys, or of the queries with the gradient of the output, before each chunk of the other side: after it, for
-    those of the queries. One for all where not causal.
+    Forward, the sums over the keys before each chunk of queries; backward, with `of_query`, the sums over the queries,
+    with their output gradients, after each chunk of keys. Without a causal mask one state for all chunks.
     """
     chunks, blocks = plan.chunks(of_query), triton.cdiv(plan.fits, min(64, plan.fits))
     state = source.new_empty(plan.rows, chunks, plan.width, plan.width, dtype=torch.float32)

@@ -188,7 +188,7 @@ def _forward(
 
 
 def _count(valid: Tensor | None, causal: bool, queries: int, keys: int, device: torch.device) -> Tensor:
-    """How many keys each query may see, at least one: (batch or 1, 1, queries), float32."""
+    """The number of keys that each query may see, at least one: (batch or 1, 1, queries), float32."""
     real = torch.ones(1, keys, device=device) if valid is None else valid.float()
     if not causal:
         return real.sum(-1).clamp(min=1.0)[:, None, None].expand(-1, 1, queries)

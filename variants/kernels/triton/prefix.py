@@ -25,7 +25,7 @@ _LOWEST = torch.finfo(torch.float32).min
 
 
 def prefix_softmax(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """As `prefix_softmax` of `ops/prefix_scan`: log mass (…, length) and average (…, length, d) up to each position.
+    """Log mass (…, length) and average (…, length, d) up to each position, as `prefix_softmax` of `ops/prefix_scan`.
 
     logits: (…, length) and values (…, length, d), float32. A logit of the lowest number has no weight where its value
     is zero. Both results have gradients, once. Work O(length d), nothing larger than the values is kept, and every
@@ -106,7 +106,7 @@ def _scan_back(
 
 @triton.jit
 def _own_chunk(length, width, chunks, CHUNK: tl.constexpr, WIDTH: tl.constexpr):
-    """This program's row and chunk of it; its positions, and whether each is inside; the same of columns of values.
+    """The row of this program and its chunk; its positions, and whether each is inside; the same of columns of values.
 
     Last, the offsets of its values (CHUNK, WIDTH) and whether each is inside.
     """

@@ -26,7 +26,7 @@ def rank_attention(
     drop: WeightDropout | None = None,
     precision: Literal["tf32x3", "tf32"] = "tf32x3",
 ) -> Tensor:
-    """As `interval_attention`, (batch, heads, queries, head_dim), with the vectors of `positions` where given.
+    """Interval attention, (batch, heads, queries, head_dim), with the vectors of `positions` where given.
 
     No pair that is visible may be more than `back` keys back or `ahead` keys ahead. Scores by rank difference are a
     product of size queries by back + ahead + 1, and weights come back in the same order for the value vectors, so that

@@ -36,7 +36,7 @@ def tile(source, row, at, count, columns, width):
 
 @triton.jit
 def real_rows(kept, row, heads, at, count, padded):
-    """Which of the rows `at` exist and are no padding; `padded` is 1, or 0 where `kept` holds nothing."""
+    """True for rows `at` that exist and are no padding; `padded` is 1, or 0 where `kept` holds nothing."""
     # no constant, which would double the kernels: a chunk's mask is a line of memory beside its rows
     listed = (at >= 0) & (at < padded * count)
     return (at >= 0) & (at < count) & (tl.load(kept + row // heads * count + at, mask=listed, other=1) != 0)

@@ -45,7 +45,7 @@ _SHORT_TOLERANCE = 2e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportMap:
-    """Which map: `alpha` 1.5 or 2.0, or None where `excess`, (heads,) float32, holds alpha - 1 of each head."""
+    """The map: `alpha` 1.5 or 2.0, or None where `excess`, (heads,) float32, holds alpha - 1 of each head."""
 
     alpha: float | None
     excess: Tensor | None

@@ -25,7 +25,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 _PTX = tl.constexpr(not interpreted() and torch.version.hip is None)
-"""Whether a kernel may name an instruction of the hardware."""
+"""True if a kernel may name an instruction of the hardware."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +52,13 @@ def padded(head_dim: int) -> int:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """How `tl.dot` multiplies, in every pass alike: float32 by three products on tensor cores, nearly as exact."""
+    """The precision of `tl.dot`, in every pass alike: float32 by three products on tensor cores, nearly as exact."""
     # "ieee" has no tensor cores: such kernels took minutes to compile and kept kilobytes of a thread in memory
     return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
 def strides(*tensors: Tensor) -> tuple[int, ...]:
-    """Those of (batch, heads, length) of each, 0 where there is but one; the last dimension has 1."""
+    """Strides (batch, heads, length) of each, 0 where there is but one; the last dimension has 1."""
     # of one, PyTorch keeps any number, for which a kernel would be compiled anew
     return tuple(0 if n == 1 else stride for x in tensors for n, stride in zip(x.shape[:3], x.stride(), strict=False))
 
@@ -103,7 +103,7 @@ def list_tiles(used: Tensor, queries: int, keys: int, tiles: Tiles, causal: bool
 
 @triton.jit
 def own_tile(tiles):
-    """Which of the `tiles` of a head this program has, and which (batch, head), int64: tiles of a head side by side.
+    """The number of this program's tile in its head, and its (batch, head), int64; tiles of a head lie side by side.
 
     Both are in the first dimension of the grid, since the second ends at 65,535.
     """
@@ -266,7 +266,7 @@ def _list_tiles(
 
 @triton.jit
 def seen_columns(row_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """How many column tiles any query of the row tile may see."""
+    """The number of column tiles that any query of the row tile may see."""
     last = keys
     if CAUSAL:
         # the last query of the tile sees the most: query i sees keys up to i + keys - queries
@@ -276,7 +276,7 @@ def seen_columns(row_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.constex
 
 @triton.jit
 def full_columns(row_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """How many column tiles all queries of the row tile see whole; they come first."""
+    """The number of column tiles that all queries of the row tile see whole; they come first."""
     whole = keys
     if CAUSAL:
         # the first query of the tile sees the least
@@ -286,7 +286,7 @@ def full_columns(row_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.constex
 
 @triton.jit
 def real_columns(valid_ptr, keys, HAS_VALID: tl.constexpr, COLUMNS: tl.constexpr):
-    """How many column tiles there are up to the last real key; behind them lies padding, which no program visits.
+    """The number of column tiles up to the last real key; behind them lies padding, which no program visits.
 
     A text of a third of the longest leaves a third of the products. `valid_ptr` is that of the sequence.
     """
@@ -334,7 +334,7 @@ def first_full_row(column_tile, queries, keys, CAUSAL: tl.constexpr, ROWS: tl.co
 
 @triton.jit
 def first_seen_row(column_tile, queries, keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """With a causal mask, the first row tile with a query that sees the first key of the column tile."""
+    """The first row tile with a query that sees the first key of the column tile, under a causal mask."""
     return tl.maximum(column_tile * COLUMNS - (keys - queries), 0) // ROWS
 
 
@@ -383,7 +383,7 @@ def visible(valid_ptr, first_row, first_column, queries, keys, CAUSAL: tl.conste
 
 @triton.jit
 def narrow(values, dtype: tl.constexpr):
-    """In `dtype`; what float16 cannot hold becomes its largest number, since infinity times zero would spread."""
+    """Convert to `dtype`; what float16 cannot hold is its largest value, since infinity times zero would spread."""
     if dtype == tl.float16:
         # NaN stays: it must not look like a large number
         low = tl.maximum(values, -65504.0, propagate_nan=tl.PropagateNan.ALL)

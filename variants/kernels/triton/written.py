@@ -21,7 +21,7 @@ from .bodies import BODIES
 
 @dataclass(frozen=True, eq=False)
 class Functions:
-    """Of a tile of scores; numbers of a query are loaded inside, at `numbers + k * plane + at`.
+    """Functions of a tile of scores; numbers of a query are loaded inside, at `numbers + k * plane + at`.
 
     `weigh` gives weights, not yet divided, and what is summed; `differentiate` weights and the gradient of the scores;
     `learn` the gradients of learned numbers, summed over the keys that are `seen`: (places, queries). `is_rectified`:
