@@ -48,6 +48,7 @@ __all__ = [
     "TokenRows",
     "Whole",
     "no_progress",
+    "untrained",
 ]
 
 
@@ -67,11 +68,22 @@ class Problem:
     `causal`: whether a position attends only to itself and earlier ones.
     """
 
-    # a fact of the kind and not of one task: the model, the masks and the gate follow it
+    # facts of the kind and not of one task: the model, the masks and the gate follow them
     objective: ClassVar[str] = ""
-    """Name of its loss, batches and evaluation, as in `bench/train/objectives`, whose version a digest holds."""
+    """Name of its loss, batches and evaluation: in `bench/train/objectives`, or under `attnbench.objectives`."""
+
+    objective_version: ClassVar[int] = 1
+    """Raise it when a change of the objective moves the numbers of every variant; every digest holds it."""
+
+    recipe: ClassVar[type[Recipe]] = Recipe
+
+    recipe_words: ClassVar[tuple[str, ...]] = ()
+    """The model and its data in words, for the notes below a board: templates over the fields of the recipe."""
 
     causal: ClassVar[bool] = False
+
+    works_without_attention: ClassVar[bool] = True
+    """False where one sequence reads another through attention alone, so that identity cannot take its place."""
 
     vocabulary: int
     padded: bool = True
@@ -85,6 +97,11 @@ class Classification(Problem):
     """
 
     objective: ClassVar[str] = "classification"
+    recipe_words: ClassVar[tuple[str, ...]] = (
+        "{layers} {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
+        "{positions} positions, {pooling} pooling",
+        "length {length}, batch {batch}, {steps:,} steps",
+    )
 
     classes: int
     towers: int = 1
@@ -145,6 +162,14 @@ Baseline = Callable[[Dataset, Recipe], npt.NDArray[Any]]
 It returns the class of every example, (examples,). For language modeling it returns bits and characters of every
 window, float64 (windows, 2).
 """
+
+
+def untrained(dataset: Dataset, recipe: Recipe) -> npt.NDArray[Any]:
+    """A placeholder: the baseline lane scores the reference model at its initial parameters in its place.
+
+    A task has no models, so calling this raises SelectionError.
+    """
+    raise SelectionError("expected the baseline lane to score the untrained model: a task has no models")
 
 
 class Task(ABC):

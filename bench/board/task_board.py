@@ -11,11 +11,11 @@ from ..score.key import BoardKey
 from ..score.matched_budget import Curves
 from ..score.quality import Predictions, describe_outcome, is_unlearned
 from ..store.table import ResultTable
-from .attention_tables import attention_boards, attention_notes
 from .board import NO_RIVAL, Board, Row, split_by_rank
 from .cells import EMPTY, level_cell
 from .columns import cells_of, finished, plain_columns
 from .headline import describe_gaps, describe_losses, nothing_ranked, quality_headline
+from .parts import SetStatistics, parts_of_wings
 from .preset_text import short_preset
 from .quality_notes import (
     baseline_notes,
@@ -29,7 +29,6 @@ from .quality_notes import (
 from .setting_tables import setting_boards, setting_notes
 from .task_columns import ANSWERS, task_columns, verdict_on
 from .task_context import BoardContext
-from .test_sets import SetStatistics, scores_by_set, set_boards, set_notes
 from .timing_notes import task_timing_notes
 from .version_notes import left_behind_notes, repetition_notes, version_notes
 
@@ -44,7 +43,7 @@ def board_for_task(
     margin: float | None = None,
     declared: Collection[str] | None = None,
 ) -> Board:
-    """Ranks by the metric of the task; its parts are the boards of single test sets and kinds of attention.
+    """Ranks by the metric of the task; its parts are tables by setting, and what wings add.
 
     `margin`: how many points worse than the reference still count as no worse, None for the metric's own. `declared`:
     the variants that the noise of seeds is taken from, and for whose pairs all comparisons are corrected,
@@ -52,7 +51,8 @@ def board_for_task(
     """
     context = BoardContext.of(table, board_key, predictions, curves, margin, declared)
     metric, scores = context.metric, context.scores
-    columns = task_columns(context)
+    parts = parts_of_wings(context, sets)
+    columns = [*task_columns(context), *(column for each in parts for column in each.columns)]
 
     def row(name: str, reason: str) -> Row:
         records = tuple(table.rows[at].key for at in context.rows_of(name))
@@ -68,8 +68,6 @@ def board_for_task(
     losses = describe_losses(contrasts, metric)
     missed = describe_gaps([gap for name, gap in contrasts.items() if verdicts[name] == "undecided"], metric)
     gaps = [gap for name in sorted(complete) if (gap := context.contrasts.to_reference(name)) and gap.has_enough_seeds]
-    by_set = scores_by_set(table, board_key, metric, sets)
-    attention = attention_boards(table, board_key) if by_set else []
     trivial = list(trivial_levels(table, board_key, metric, predictions))
     untouched = []
     if without := context.without_attention:
@@ -114,13 +112,11 @@ def board_for_task(
             *baseline_notes(trivial, scores, metric),
             *task_timing_notes(context),
             *version_notes(table, context.runs, [(board_key.task, board_key.preset)]),
-            *set_notes(by_set),
-            *attention_notes(attention),
+            *(note for each in parts for note in each.notes),
             *setting_notes(context.settings),
         ),
         parts=(
-            *set_boards(board_key, metric, by_set, context.contrasts),
-            *attention,
+            *(board for each in parts for board in each.boards),
             *setting_boards(board_key, context.settings, [row.name for row in (*ranked, *unranked)]),
         ),
     )

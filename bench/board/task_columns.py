@@ -17,7 +17,6 @@ from ..score.quality import describe_outcome
 from ..stats.bootstrap import DRAWS
 from ..stats.format import count, duration, memory, percent, size
 from ..stats.scoring import CAP, Verdict
-from .attention_tables import lowest_error
 from .board import Column, TableCell
 from .cells import EMPTY, difference_cell, level_cell, mean_cell, number_cell, ratio_cell, reference_cell, share_cell
 from .columns import Cell, when
@@ -139,9 +138,6 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
         (Column(name="diversity", title="head diversity", unit="nats", importance=7,
                 description="generalised Jensen-Shannon divergence between the heads of a layer; 0: all alike"),
          mean("head_diversity", "{:.3f}".format)),
-        (Column(name="alignment", title="AER", unit="fraction", better="lower", importance=6,
-                description="lowest alignment error rate of any head of cross attention, normal or shifted"),
-         lambda name: number_cell(lowest_error(table, context.rows_of(name)), "{:.3f}".format)),
         (Column(name="frontier", title="on frontier", unit="fraction", better="higher", importance=5,
                 description=f"share of {DRAWS} bootstrap draws in which no other variant is both as good and as fast",
                 note="draws are over seeds, test examples and rounds; ●: on the Pareto frontier by the values shown"),

@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ..core.harness import NAME, is_edited
-from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, OBJECTIVE_VERSIONS
+from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS
 from ..score.key import BoardKey
 from ..stats.format import counted
 from ..store.agreement import is_disputed, tested
+from ..store.problems import problem_of
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
 from ..store.versions import NOT_RANKED, REPEATED, version_order
 from .board import Note
 from .notes import note, some
-from .preset_text import objective_of
 
 
 def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterable[tuple[str, str]]) -> Iterator[Note]:
@@ -131,17 +131,20 @@ def command(names: Sequence[str], board_key: BoardKey) -> str:
     return shlex.join([*words, "--seeds", str(LEAST_SEEDS), *selection])
 
 
-def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, int | None]]:
+def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, int]]:
     """How many of `runs` each other version made; and the present versions of their lanes and objectives, by name."""
     older: Counter[str] = Counter()
-    present: dict[str, int | None] = {}
+    present: dict[str, int] = {}
     for run in runs:
-        objective = objective_of(run.setting)
-        now = {"lane": LANE_VERSIONS[run.lane], "objective": OBJECTIVE_VERSIONS.get(objective)}
+        problem = problem_of(run.setting)
+        now = {"lane": LANE_VERSIONS[run.lane], "objective": problem.objective_version}
         made_by = {name: int(number) for name, number in re.findall(r"(lane|objective)(\d+)", run.version)}
         if not made_by or not made_by.items() <= now.items():
             older[run.version] += 1
-            present |= {run.lane: now["lane"], objective or run.lane: now["objective"] or now["lane"]}
+            present[run.lane] = now["lane"]
+            # the first Records kept no preset, which tells the objective
+            if run.setting:
+                present[problem.objective] = now["objective"]
     return older, present
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ...tasks.contract import Problem, Recipe, SelectionError
-from ...tasks.problems.translation import Translation
 
 ROPE_BASE = 10_000.0
 """The longest wavelength is about 2π times this many tokens (Su et al. 2021, section 3.2.2)."""
@@ -32,11 +31,6 @@ def check_positions(problem: Problem, recipe: Recipe) -> None:
         )
     if recipe.convolution == 1:
         raise SelectionError("convolution=1 sees no token before: expected 0, for none, or a width of 2 or more")
-    if recipe.convolution and isinstance(problem, Translation):
-        raise SelectionError(
-            "the model of translation has no convolution before its blocks; leave convolution at 0, or choose a task "
-            "of one sequence"
-        )
 
 
 def position_table(recipe: Recipe, length: int) -> Tensor | None:

@@ -19,8 +19,8 @@ _REGISTRIES = {registry.noun: registry for registry in (VARIANTS, TASKS)}
 class TaskFacts:
     """Of one task: the names of its lanes, baselines, presets and parameters, and the parts of its digest.
 
-    `task`: its Spec with values in the types of the constructor. `objective`: the name of its problem's kind, as in
-    `bench/core/protocol.py`. `only_timed`: it is a sweep, whose lengths belong side by side, and nothing is trained.
+    `task`: its Spec with values in the types of the constructor. `objective_version`: None where nothing is trained.
+    `only_timed`: it is a sweep, whose lengths belong side by side, and nothing is trained.
     """
 
     task: Spec
@@ -28,7 +28,8 @@ class TaskFacts:
     baselines: tuple[str, ...]
     presets: tuple[str, ...]
     parameters: tuple[str, ...]
-    objective: str
+    objective_version: int | None
+    works_without_attention: bool
     version: int
     only_timed: bool
 
@@ -69,13 +70,15 @@ class DescribeTask(Request[TaskFacts]):
     def answer(self, reporter: Reporter) -> TaskFacts:
         canonical = TASKS.resolve(self.task)
         task = TASKS.build(canonical)
+        problem = task.problem()
         return TaskFacts(
             task=canonical,
             lanes=tuple(task.lanes),
             baselines=tuple(task.baselines),
             presets=tuple(task.presets()),
             parameters=tuple(parameters(type(task))),
-            objective=task.problem().objective,
+            objective_version=problem.objective_version if problem.objective else None,
+            works_without_attention=problem.works_without_attention,
             version=task.version,
             only_timed=tuple(task.lanes) == ("time",),
         )

@@ -24,7 +24,7 @@ from ...variants.kernels import gpu
 from ..core.cell import REFERENCE, Cell
 from ..core.hashing import content_hash
 from ..core.paths import PACKAGE
-from ..core.protocol import LANE_VERSIONS, OBJECTIVE_VERSIONS
+from ..core.protocol import LANE_VERSIONS
 from ..core.record import Provenance
 from ..core.registry import VARIANTS
 from .facts import task_facts
@@ -65,9 +65,7 @@ def digest_of_cell(cell: Cell, data: Provenance | None, device: str) -> str:
 def versions_of(cell: Cell) -> str:
     """Declared versions of the cell's lane, of the objective that its problem has, and of its task."""
     task = task_facts(cell.task)
-    # a problem that no objective is known of is refused when its model is built
-    version = OBJECTIVE_VERSIONS.get(task.objective)
-    objective = "" if version is None else f".objective{version}"
+    objective = "" if task.objective_version is None else f".objective{task.objective_version}"
     return f"lane{LANE_VERSIONS[cell.lane]}{objective}.task{task.version}"
 
 

@@ -29,9 +29,6 @@ State = Literal["todo", "again", "done"]
 
 NO_ATTENTION_ADDED = f"{NO_ATTENTION} was added: the same model without attention tells what attention adds"
 
-IMPOSSIBLE_WITHOUT_ATTENTION = ("translation",)
-"""Objectives whose models read another sequence through attention alone, so that identity cannot take its place."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
@@ -157,7 +154,7 @@ def plan(
     scaled = {
         task.task
         for task, recipe in questions
-        if recipe.ranked and "train" in task.lanes and task.objective not in IMPOSSIBLE_WITHOUT_ATTENTION
+        if recipe.ranked and "train" in task.lanes and task.works_without_attention
     }
     if without not in specs and scaled:
         notices.append(NO_ATTENTION_ADDED)

@@ -169,7 +169,6 @@ def machines(kind: str, threads: int) -> tuple[Rates, ...]:
 class ModelFacts:
     """`shape`: of the attention of a layer. `towers`: passes of the layers for a sequence. `outputs`: of each token."""
 
-    objective: str
     shape: AttentionShape
     towers: float
     outputs: int
@@ -188,10 +187,8 @@ class DescribeModel(Request[ModelFacts]):
         # a problem has the largest vocabulary that its subwords may have, and a recipe says how many it learns
         outputs = getattr(recipe, "vocabulary", 0) or getattr(problem, "vocabulary", 0) or 0
         return ModelFacts(
-            objective=problem.objective,
             shape=attention_shape(problem, recipe, 0, "cpu"),
-            # a decoder has cross attention beside its own
-            towers=2.5 if problem.objective == "translation" else getattr(problem, "towers", 1),
+            towers=getattr(problem, "towers", 1),
             outputs=0 if isinstance(problem, Classification) else outputs,
         )
 
@@ -211,7 +208,7 @@ class Estimator:
             setting = recipe_facts(cell.task, cell.preset).setting
         except PluginError:
             return {}
-        if model.objective == "translation":
+        if "tokens" in setting:
             setting = {**setting, "length": SENTENCE, "batch": setting["tokens"] / SENTENCE}
         shape = AttentionShape(heads=COUNTED_HEADS, head_dim=model.shape.head_dim, causal=model.shape.causal,
                                max_length=COUNTED_LENGTHS[-1])  # fmt: skip
@@ -299,7 +296,7 @@ def training_seconds(setting: Mapping[str, Any], model: ModelFacts, counted: Cou
         lengths = [setting["shortest"] * 2**power for power in doublings]
     for each in lengths:
         total += passes(tested / len(lengths), each, max(1.0, at_once * length / max(each, length)))
-    if model.objective == "translation":
+    if "beam" in setting:
         # each pass reads one more token of every beam, since keys and values are kept
         total += passes(tested * BEAMS, 1, at_once * BEAMS) * DECODED
     return float(total)

@@ -18,10 +18,11 @@ from typing import Any
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import AttnbenchError
 from ..core.metrics import Metric
-from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, OBJECTIVE_VERSIONS, VERSION_ZERO
+from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, VERSION_ZERO
 from ..core.record import Outcome
 from ..core.registry import TASKS
 from ..core.spec import Spec
+from .problems import problem_types
 from .rows import ResultRow
 
 REPEATED = "measured again; the first result of a cell counts"
@@ -72,7 +73,7 @@ def is_too_new(version: str, lane: str, task: str) -> bool:
     if found is None:
         return True
     of_lane, of_objective, of_task = (int(number or 0) for number in found.groups())
-    if of_lane > LANE_VERSIONS.get(lane, 0) or of_objective > max(OBJECTIVE_VERSIONS.values()):
+    if of_lane > LANE_VERSIONS.get(lane, 0) or of_objective > max(one.objective_version for one in problem_types()):
         return True
     # the task is loaded for a claim alone that is above the version that each task begins with
     return of_task > 1 and of_task > _installed_version(task.partition("[")[0])

@@ -13,20 +13,6 @@ from ..preset import recipe_with
 from .vocabulary import BYTES, Vocabulary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Language(Problem):
-    """Predict the next token of a text: by default the next byte, whose id is byte + 1.
-
-    Its data are `Windows` and its recipe is a `LanguageRecipe`.
-    """
-
-    objective: ClassVar[str] = "language_modeling"
-    causal: ClassVar[bool] = True
-
-    vocabulary: int = 257
-    padded: bool = False
-
-
 @recipe_with(
     width=128, heads=4, feed_forward=512, dropout=0.0, attention_dropout=0.0, length=128, batch=8,
     steps=1_500, learning_rate=3e-3, warmup=100, schedule="cosine", beta2=0.98, epsilon=1e-8,
@@ -60,6 +46,26 @@ class LanguageRecipe(Recipe):
                 "expected no train_examples: training reads the text from end to end; set steps to train on less"
             )
         return changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language(Problem):
+    """Predict the next token of a text: by default the next byte, whose id is byte + 1.
+
+    Its data are `Windows` and its recipe is a `LanguageRecipe`.
+    """
+
+    objective: ClassVar[str] = "language_modeling"
+    recipe: ClassVar[type[Recipe]] = LanguageRecipe
+    recipe_words: ClassVar[tuple[str, ...]] = (
+        "{layers} causal {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
+        "{positions} positions (no table for a variant with positions of its own), output tied to the embedding",
+        "context {length}, evaluated in windows {stride} apart, batch {batch}, {steps:,} steps",
+    )
+    causal: ClassVar[bool] = True
+
+    vocabulary: int = 257
+    padded: bool = False
 
 
 LANGUAGE_PRESETS: dict[str, Recipe] = {

@@ -22,28 +22,6 @@ UNKNOWN = -1
 """The right key of a position for which no single key holds the answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenPrediction(Problem):
-    """Name the token that belongs at the positions that are asked about; all other positions have no label.
-
-    Its data are a `TokenStream` and `TokenExamples`, and its recipe is a `TokenRecipe`. A sequence of a setting of
-    `length` n has at most copies · n + extra tokens. `exact`: an example is right where all of its answers are, which
-    is what greedy decoding of the answers would find; otherwise it counts by the share of its answers that are right.
-    """
-
-    objective: ClassVar[str] = "token_prediction"
-    causal: ClassVar[bool] = True
-
-    padded: bool = False
-    copies: int = 1
-    extra: int = 0
-    exact: bool = False
-
-    def tokens(self, length: int) -> int:
-        """The most tokens of a sequence whose setting has that length."""
-        return self.copies * length + self.extra
-
-
 @recipe_with(
     layers=1, heads=1, dropout=0.0, attention_dropout=0.0, positions="none", deviation=0.5, length=64, batch=64,
     steps=1_000, learning_rate=2e-3, warmup=50, schedule="cosine", weight_decay=0.01, beta2=0.98, epsilon=1e-8,
@@ -72,6 +50,34 @@ class TokenRecipe(Recipe):
             raise SelectionError("set validation_examples and test_examples: a generated task is infinite")
         changed.check_tested_positions(changed.longest)
         return changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPrediction(Problem):
+    """Name the token that belongs at the positions that are asked about; all other positions have no label.
+
+    Its data are a `TokenStream` and `TokenExamples`, and its recipe is a `TokenRecipe`. A sequence of a setting of
+    `length` n has at most copies · n + extra tokens. `exact`: an example is right where all of its answers are, which
+    is what greedy decoding of the answers would find; otherwise it counts by the share of its answers that are right.
+    """
+
+    objective: ClassVar[str] = "token_prediction"
+    recipe: ClassVar[type[Recipe]] = TokenRecipe
+    recipe_words: ClassVar[tuple[str, ...]] = (
+        "{layers} causal {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
+        "{positions} positions, an output of its own at the asked positions",
+        "fresh sequences of length {shortest} to {length}, tested up to {longest:,}, batch {batch}, {steps:,} steps",
+    )
+    causal: ClassVar[bool] = True
+
+    padded: bool = False
+    copies: int = 1
+    extra: int = 0
+    exact: bool = False
+
+    def tokens(self, length: int) -> int:
+        """The most tokens of a sequence whose setting has that length."""
+        return self.copies * length + self.extra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

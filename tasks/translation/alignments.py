@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..contract import DataError, DataPlace
 from ..data.sources import checksum
-from ..problems.translation import AlignedPair, GoldLinks
 from .parallel import read_lines
+from .problem import AlignedPair, GoldLinks
 
 FILES = ("text.src", "text.tgt", "gold.talp")
 

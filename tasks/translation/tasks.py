@@ -23,10 +23,18 @@ from ..contract import (
     Spec,
     Split,
     Task,
+    untrained,
 )
 from ..data.data import DataSource, load_first
 from ..data.prepared import PreparedData
-from ..problems.translation import (
+from ..splits import bytes_of
+from .alignments import aligned_pairs, alignment_files
+from .build import CorpusSlice, texts
+from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, MULTI30K_EN_DE, RO_EN_2016, ZH_EN_2018, Corpus, invalid_sets
+from .documents import MAX_TOKENS
+from .folder import OwnFolderSource
+from .own_file import OwnFileSource
+from .problem import (
     KINDS,
     TRANSLATION_PRESETS,
     AlignedIds,
@@ -35,15 +43,7 @@ from ..problems.translation import (
     Translation,
     TranslationRecipe,
     bleu_metric,
-    untrained,
 )
-from ..splits import bytes_of
-from .alignments import aligned_pairs, alignment_files
-from .build import CorpusSlice, texts
-from .corpora import EN_DE_2014, EN_FI_2018, EN_FR_2014, MULTI30K_EN_DE, RO_EN_2016, ZH_EN_2018, Corpus, invalid_sets
-from .documents import MAX_TOKENS
-from .folder import OwnFolderSource
-from .own_file import OwnFileSource
 from .sources import sources
 from .subwords import BEGIN, END, Subwords
 

@@ -7,8 +7,10 @@ or state why the numbers are the same, in a new entry of `history`; the failure 
 
 from __future__ import annotations
 
+import inspect
 import tomllib
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,13 @@ import torch
 from attnbench.bench.core.cell import REFERENCE
 from attnbench.bench.core.hashing import content_hash
 from attnbench.bench.core.paths import PACKAGE
-from attnbench.bench.core.protocol import LANE_VERSIONS, OBJECTIVE_VERSIONS
+from attnbench.bench.core.protocol import LANE_VERSIONS
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.fingerprint import closure, token_hash
 from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.bench.train.trainer import Trainer
-from attnbench.tasks.contract import Classification, DataPlace, Dataset, Provenance, Recipe, Split
+from attnbench.tasks.contract import Classification, DataPlace, Dataset, Problem, Provenance, Recipe, Split
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe, Windows
 from attnbench.tasks.problems.token_prediction import (
     TokenBatch,
@@ -35,13 +37,72 @@ from attnbench.tasks.problems.token_prediction import (
     TokenRecipe,
     TokenStream,
 )
-from attnbench.tasks.problems.translation import SentencePairs, Translation, TranslationRecipe
 from attnbench.variants.contract import AttentionShape, Variant
 
 GOLDEN = Path(__file__).parent
 VERSIONS = tomllib.loads((GOLDEN / "versions.toml").read_text(encoding="utf-8"))
 BENCH = PACKAGE / "bench"
 CPU = torch.device("cpu")
+
+
+LENGTH = 80
+"""No multiple of any window or bucket, and longer than each, so that patterns differ from softmax."""
+
+
+def datasets() -> dict[str, tuple[Problem, Recipe, Dataset]]:
+    """A problem, a recipe and random data for each objective."""
+    draw = np.random.default_rng(0)
+    shape = {"width": 16, "heads": 2, "feed_forward": 32, "layers": 1, "steps": 3, "evaluate_every": 3, "batch": 4}
+    starts = np.arange(0, 17 * LENGTH, LENGTH)
+    split = Split(
+        tokens=draw.integers(1, 9, 16 * LENGTH).astype(np.uint16), starts=starts, labels=draw.integers(0, 2, 16)
+    )
+    text = Split(
+        tokens=draw.integers(1, 257, 40 * LENGTH).astype(np.uint16), starts=np.array([0, 40 * LENGTH]),
+        labels=np.zeros(1, dtype=np.int64),
+    )  # fmt: skip
+    pairs = Split(
+        tokens=draw.integers(4, 30, 32 * 9).astype(np.uint16), starts=np.arange(0, 33 * 9, 9),
+        labels=np.zeros(16, dtype=np.int64), towers=2,
+    )  # fmt: skip
+    provenance = Provenance(source="random", fidelity="synthetic")
+
+    def dataset(subset: object) -> Dataset:
+        return Dataset(train=subset, validation=subset, test=subset, provenance=provenance)  # type: ignore[arg-type]
+
+    language = LanguageRecipe(length=LENGTH, stride=LENGTH // 2, **shape)
+    windows = Windows.over(text, LENGTH, LENGTH // 2)
+    # with positions: scores of equal tokens would tie, and rounding alone choose among them where few keys are taken
+    tokens = TokenRecipe(length=LENGTH, longest=LENGTH, positions="sinusoidal", **shape)
+
+    def repeated(random: np.random.Generator, examples: int) -> TokenBatch:
+        # the token before, at two places
+        ids, asked = random.integers(1, 9, (examples, LENGTH)), np.tile([LENGTH // 2, LENGTH - 1], (examples, 1))
+        return TokenBatch.of(ids, asked, np.take_along_axis(ids, asked - 1, axis=1))
+
+    examples = TokenExamples.joined([repeated(draw, 16)])
+    found = {
+        "classification": (
+            Classification(vocabulary=9, classes=2), Recipe(length=LENGTH, **shape), dataset(split.all()),
+        ),
+        "language_modeling": (Language(vocabulary=257), language, dataset(windows)),
+        "token_prediction": (
+            TokenPrediction(vocabulary=9), tokens,
+            Dataset(
+                train=TokenStream.of(repeated), validation=examples, test=examples, provenance=provenance,
+            ),
+        ),
+    }  # fmt: skip
+    if find_spec("attnbench.tasks.translation"):
+        from attnbench.tasks.translation.problem import SentencePairs, Translation, TranslationRecipe
+
+        subset = SentencePairs(split=pairs, indices=np.arange(16))
+        recipe = TranslationRecipe(length=LENGTH, **shape)
+        found["translation"] = (Translation(vocabulary=30), recipe, dataset(subset))
+    return found
+
+
+PROBLEMS = datasets()
 
 
 def files_of_lane(lane: str) -> list[Path]:
@@ -63,8 +124,9 @@ def tokens_now(kind: str, name: str) -> tuple[int, str]:
     if kind == "lane":
         return LANE_VERSIONS[name], token_hash(files_of_lane(name))
     if kind == "objective":
-        objectives = BENCH / "train" / "objectives"
-        return OBJECTIVE_VERSIONS[name], token_hash([objectives / f"{name}.py", objectives / "objective.py"])
+        problem, recipe, _ = PROBLEMS[name]
+        own = Path(inspect.getfile(type(objective_for(problem, recipe))))
+        return problem.objective_version, token_hash([own, BENCH / "train" / "objectives" / "objective.py"])
     path = TASKS.source(name)
     assert path is not None
     return TASKS.load(name).version, token_hash(closure(path, PACKAGE / "tasks") - {PACKAGE / "tasks" / "contract.py"})
@@ -77,7 +139,7 @@ OWN_TASKS = [
 ]
 NAMED = [
     (kind, name)
-    for kind, names in (("lane", LANE_VERSIONS), ("objective", OBJECTIVE_VERSIONS), ("task", OWN_TASKS))
+    for kind, names in (("lane", LANE_VERSIONS), ("objective", PROBLEMS), ("task", OWN_TASKS))
     for name in names
 ]
 
@@ -139,61 +201,6 @@ def test_the_first_batch_of_a_task_is_that_of_its_version(name: str, originals: 
 
 # ---------------------------------------------------------------- losses
 
-LENGTH = 80
-"""No multiple of any window or bucket, and longer than each, so that patterns differ from softmax."""
-
-
-def datasets() -> dict[str, tuple[object, Recipe, Dataset]]:
-    """A problem, a recipe and random data for each objective."""
-    draw = np.random.default_rng(0)
-    shape = {"width": 16, "heads": 2, "feed_forward": 32, "layers": 1, "steps": 3, "evaluate_every": 3, "batch": 4}
-    starts = np.arange(0, 17 * LENGTH, LENGTH)
-    split = Split(
-        tokens=draw.integers(1, 9, 16 * LENGTH).astype(np.uint16), starts=starts, labels=draw.integers(0, 2, 16)
-    )
-    text = Split(
-        tokens=draw.integers(1, 257, 40 * LENGTH).astype(np.uint16), starts=np.array([0, 40 * LENGTH]),
-        labels=np.zeros(1, dtype=np.int64),
-    )  # fmt: skip
-    pairs = Split(
-        tokens=draw.integers(4, 30, 32 * 9).astype(np.uint16), starts=np.arange(0, 33 * 9, 9),
-        labels=np.zeros(16, dtype=np.int64), towers=2,
-    )  # fmt: skip
-    provenance = Provenance(source="random", fidelity="synthetic")
-
-    def dataset(subset: object) -> Dataset:
-        return Dataset(train=subset, validation=subset, test=subset, provenance=provenance)  # type: ignore[arg-type]
-
-    language = LanguageRecipe(length=LENGTH, stride=LENGTH // 2, **shape)
-    windows = Windows.over(text, LENGTH, LENGTH // 2)
-    translation = TranslationRecipe(length=LENGTH, **shape)
-    # with positions: scores of equal tokens would tie, and rounding alone choose among them where few keys are taken
-    tokens = TokenRecipe(length=LENGTH, longest=LENGTH, positions="sinusoidal", **shape)
-
-    def repeated(random: np.random.Generator, examples: int) -> TokenBatch:
-        # the token before, at two places
-        ids, asked = random.integers(1, 9, (examples, LENGTH)), np.tile([LENGTH // 2, LENGTH - 1], (examples, 1))
-        return TokenBatch.of(ids, asked, np.take_along_axis(ids, asked - 1, axis=1))
-
-    examples = TokenExamples.joined([repeated(draw, 16)])
-    return {
-        "classification": (
-            Classification(vocabulary=9, classes=2), Recipe(length=LENGTH, **shape), dataset(split.all()),
-        ),
-        "language_modeling": (Language(vocabulary=257), language, dataset(windows)),
-        "translation": (
-            Translation(vocabulary=30), translation, dataset(SentencePairs(split=pairs, indices=np.arange(16))),
-        ),
-        "token_prediction": (
-            TokenPrediction(vocabulary=9), tokens,
-            Dataset(
-                train=TokenStream.of(repeated), validation=examples, test=examples, provenance=provenance,
-            ),
-        ),
-    }  # fmt: skip
-
-
-PROBLEMS = datasets()
 VARIANT_NAMES = [entry.name for entry in VARIANTS.entries() if entry.origin.startswith("attnbench ")]
 
 
@@ -229,7 +236,7 @@ FEW = {"softmax", "entmax15", "relative", "linear", "delta", "additive-lm", "nys
 
 
 def cases() -> list[Any]:
-    every = [(objective, variant) for objective in OBJECTIVE_VERSIONS for variant in VARIANT_NAMES]
+    every = [(objective, variant) for objective in PROBLEMS for variant in VARIANT_NAMES]
     refuses_causal = {name for name, at in VERSIONS["losses"]["language_modeling"].items() if isinstance(at, str)}
     of_each = {(("classification" if name in refuses_causal else "language_modeling"), name) for name in VARIANT_NAMES}
     quick = of_each | {case for case in every if case[1] in FEW}
@@ -241,8 +248,9 @@ def test_a_few_steps_have_the_losses_of_their_version(objective: str, variant: s
     expected = VERSIONS["losses"][objective][variant]
     found = losses(objective, variant)
     assert found == (expected if isinstance(expected, str) else pytest.approx(expected, rel=1e-5)), (
-        f"the losses of {variant} have changed: raise OBJECTIVE_VERSIONS[{objective!r}] or LANE_VERSIONS['train'] in "
-        "bench/core/protocol.py, unless only the variant itself was changed, whose source is part of every digest"
+        f"the losses of {variant} have changed: raise `objective_version` of the problem ({objective}) or "
+        "LANE_VERSIONS['train'] in bench/core/protocol.py, unless only the variant itself was changed, whose source is "
+        "part of every digest"
     )
 
 

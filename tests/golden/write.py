@@ -55,7 +55,7 @@ def main(reason: str = "") -> None:
                 batch = entry["first_batch"] if entry else golden.first_batch(spec, place)
                 lines.append(f"first_batch = {json.dumps(batch)}")
             lines.append("")
-        for objective in golden.OBJECTIVE_VERSIONS:
+        for objective in golden.PROBLEMS:
             lines.append(f"[losses.{objective}]")
             for variant in golden.VARIANT_NAMES:
                 known = there.get("losses", {}).get(objective, {}).get(variant)

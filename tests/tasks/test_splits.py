@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from attnbench.tasks.contract import Split, Subset
 from attnbench.tasks.problems.language_modeling import Windows
 from attnbench.tasks.problems.token_prediction import TokenBatch, TokenExamples
-from attnbench.tasks.problems.translation import SentencePairs
+from attnbench.tasks.translation.problem import SentencePairs
 
 Batch = tuple[npt.NDArray[np.generic], ...]
 

@@ -1,11 +1,10 @@
-"""Heads: how different the heads of a layer are, and which of them look at a fixed offset.
+"""Heads: how different the heads of a layer are.
 
 Weights are (heads, rows, keys) of one sentence, without padding; rows need not sum to one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,21 +44,3 @@ def head_diversity(weights: Weights) -> Diversity:
 def entropy(weights: Weights) -> Weights:
     """- sum p ln p over the last dimension, 0 ln 0 = 0."""
     return np.asarray(-(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(-1))
-
-
-def offset_weights(weights: Weights, offsets: Sequence[int]) -> tuple[Weights, npt.NDArray[np.int64]]:
-    """Weight that each head puts at each offset from the row's own place, summed over the rows where that is a key.
-
-    Returns sums (heads, offsets) and rows (offsets,). A head whose mean at one offset is near 1 is positional (Voita et
-    al. 2019; Correia et al. 2019, section 5.3).
-    """
-    heads, rows, keys = weights.shape
-    sums = np.zeros((heads, len(offsets)))
-    counted = np.zeros(len(offsets), dtype=np.int64)
-    for at, offset in enumerate(offsets):
-        # Rows at the edges have no key at that offset, and do not count.
-        first, last = max(0, -offset), min(rows, keys - offset)
-        places = np.arange(first, max(first, last))
-        sums[:, at] = weights[:, places, places + offset].sum(-1)
-        counted[at] = len(places)
-    return sums, counted

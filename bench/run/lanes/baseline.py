@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from ....tasks.contract import Dataset, Subset
-from ....tasks.problems.translation import untrained
+from ....tasks.contract import Dataset, Subset, untrained
 from ...core.cell import REFERENCE, Cell
 from ...core.record import Outcome, Record
 from ...core.spec import Spec

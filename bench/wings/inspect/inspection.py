@@ -3,53 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ....tasks.contract import Dataset
 from ....tasks.problems.language_modeling import Windows
-from ....tasks.problems.translation import EvaluationPairs
 from ...core.decode import utf8
 from ...core.errors import SelectionError
 from ...measure.attention.recorder import Call, recording
-from ...measure.attention.translation import attention_weights
+from ...measure.attention.view import MOST_TOKENS, AttentionView, InspectedExample, InspectsExamples, numbered, view
 from ...models.blocks import Model
 from ...models.decoder import Decoder
-from ...models.decoding import translate
-from ...models.encoder_decoder import Transformer
 from ...train.objectives.registry import objective_for
 from .generate import can_cache, sample
 from .load_model import LoadedModel
 
-MOST_TOKENS = 48
-"""Tokens of a side that are shown; more do not fit on a page."""
-
 CONTINUATION = 40
 """Tokens that a language model adds to a given text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionView:
-    """Weights (heads, queries, keys) of one layer on one example, with the tokens as text."""
-
-    attention: str
-    layer: int
-    queries: tuple[str, ...]
-    keys: tuple[str, ...]
-    weights: npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InspectedExample:
-    """One example and its attention. `text`: the input and the output, as far as they are text."""
-
-    name: str
-    text: tuple[str, ...]
-    views: tuple[AttentionView, ...]
 
 
 def inspect_example(trained: LoadedModel, dataset: Dataset, example: int, device: torch.device) -> InspectedExample:
@@ -58,13 +30,10 @@ def inspect_example(trained: LoadedModel, dataset: Dataset, example: int, device
     if not 0 <= example < len(test):
         raise SelectionError(f"expected an example from 0 to {len(test) - 1}, got {example}")
     name = f"test example {example}"
-    if isinstance(test, EvaluationPairs) and isinstance(trained.model, Transformer):
-        index = int(test.indices[example])
-        # as far as the model reads, as in its training
-        source, target = (test.split.sequence(index, side)[: trained.recipe.length].tolist() for side in (0, 1))
-        text = test.sources[index], test.references[index]
-        return InspectedExample(name=name, text=text, views=_translation(trained.model, test, source, target, device))
     objective = objective_for(trained.task.problem(), trained.recipe)
+    if isinstance(objective, InspectsExamples):
+        text, views = objective.inspect_example(trained.model, test, example, device)
+        return InspectedExample(name=name, text=text, views=views)
     batch = objective.batch(test, np.array([example]), device)
     ids = batch[0][0, 0][: int(batch[1][0, 0])].tolist()
     if isinstance(test, Windows):
@@ -86,29 +55,12 @@ def inspect_sentence(trained: LoadedModel, dataset: Dataset, sentence: str, devi
     text = utf8(sentence, "text")
     if isinstance(model, Decoder) and isinstance(test, Windows):
         return _continued(model, test, text, device)
-    if not isinstance(test, EvaluationPairs) or not isinstance(model, Transformer):
-        raise SelectionError(
-            "only translation and language modelling take a text of your own; choose test examples by --example"
-        )
-    source = test.encode([sentence])[0][: trained.recipe.length].tolist()
-    ids = torch.tensor([source], device=device)
-    model.eval()
-    best = translate(model, ids[:, None], torch.tensor([[len(source)]], device=device))[0]
-    target = [*best.tokens, model.problem.end]
-    views = _translation(model, test, source, target, device)
-    return InspectedExample(name=sentence, text=(sentence, test.decode(best.tokens)), views=views)
-
-
-def _translation(
-    model: Transformer, test: EvaluationPairs, source: Sequence[int], target: Sequence[int], device: torch.device
-) -> tuple[AttentionView, ...]:
-    inside, outside = (numbered(test.pieces(ids)) for ids in (source, target))
-    inputs = numbered(test.pieces([model.problem.begin, *target[:-1]]))
-    sides = {"encoder": (inside, inside), "decoder": (outside, inputs), "cross": (outside, inside)}
-    return tuple(
-        view(objective, layer, weights, *sides[objective])
-        for objective, each in attention_weights(model, source, target, device).items()
-        for layer, weights in enumerate(each)
+    objective = objective_for(trained.task.problem(), trained.recipe)
+    if isinstance(objective, InspectsExamples):
+        texts, views = objective.inspect_sentence(model, test, sentence, device)
+        return InspectedExample(name=sentence, text=texts, views=views)
+    raise SelectionError(
+        "only translation and language modelling take a text of your own; choose test examples by --example"
     )
 
 
@@ -140,24 +92,6 @@ def _sequence(model: Model, batch: tuple[Tensor, ...] | Tensor, labels: tuple[st
         else:
             model.loss(batch)
     return tuple(view("self", layer, weights.numpy(), labels, labels) for layer, weights in enumerate(found))
-
-
-def view(
-    attention: str, layer: int, weights: npt.NDArray[np.float64], queries: tuple[str, ...], keys: tuple[str, ...]
-) -> AttentionView:
-    """The first MOST_TOKENS of each side."""
-    queries, keys = queries[:MOST_TOKENS], keys[:MOST_TOKENS]
-    shown = weights[:, : len(queries), : len(keys)]
-    return AttentionView(attention=attention, layer=layer, queries=queries, keys=keys, weights=shown)
-
-
-def numbered(tokens: Sequence[str]) -> tuple[str, ...]:
-    """Tokens with their positions, since labels of a chart must differ.
-
-    >>> numbered(["a", "b"])
-    ('1 a', '2 b')
-    """
-    return tuple(f"{place} {token}" for place, token in enumerate(tokens, start=1))
 
 
 def _letters(pieces: Sequence[bytes]) -> tuple[str, ...]:

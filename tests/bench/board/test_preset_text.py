@@ -8,7 +8,7 @@ from attnbench.bench.board.preset_text import setting_words
 from attnbench.tasks.contract import Recipe
 from attnbench.tasks.problems.language_modeling import LanguageRecipe
 from attnbench.tasks.problems.token_prediction import TokenRecipe
-from attnbench.tasks.problems.translation import TRANSLATION_PRESETS, TranslationRecipe
+from attnbench.tasks.translation.problem import TRANSLATION_PRESETS, TranslationRecipe
 
 SAID = {
     Recipe: ("2 layers, width 64, 2 heads", "learned positions, mean pooling", "length 512, batch 32, 200 steps"),

@@ -10,10 +10,10 @@ from attnbench.bench.gate.suite import quick_gate
 from attnbench.bench.models.blocks import Model
 from attnbench.bench.models.decoder import Decoder
 from attnbench.bench.models.encoder import Encoder
-from attnbench.bench.models.encoder_decoder import Transformer
+from attnbench.bench.wings.translation.model import Transformer
 from attnbench.tasks.contract import Classification, Recipe
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe
-from attnbench.tasks.problems.translation import Translation, TranslationRecipe
+from attnbench.tasks.translation.problem import Translation, TranslationRecipe
 from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.contract import Layer
 from attnbench.variants.wrappers.matched import MatchedParameters

@@ -10,11 +10,11 @@ from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.models.blocks import EmbeddingConvolution, attention_shape
 from attnbench.bench.models.decoder import Decoder
 from attnbench.bench.models.encoder import Encoder
-from attnbench.bench.models.encoder_decoder import Transformer
 from attnbench.bench.models.positions import LinearBias, rotated
+from attnbench.bench.wings.translation.model import Transformer
 from attnbench.tasks.contract import Classification, Recipe
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe
-from attnbench.tasks.problems.translation import Translation, TranslationRecipe
+from attnbench.tasks.translation.problem import Translation, TranslationRecipe
 from attnbench.variants import AttentionShape, Mask, build
 
 HEADS, DIM, LENGTH = 4, 6, 11
@@ -202,7 +202,7 @@ def test_padding_changes_no_logit_of_an_encoder(options: dict[str, object], pool
 
 @torch.no_grad()
 def test_a_translation_with_rotations_goes_token_by_token() -> None:
-    from attnbench.bench.models.decoding import advanced, start
+    from attnbench.bench.wings.translation.decoding import advanced, start
 
     recipe = TranslationRecipe(vocabulary=40, positions="rope", **SHAPE)  # type: ignore[arg-type]
     model = Transformer(Translation(vocabulary=40), recipe, lambda shape: build("softmax", shape), 0).eval()

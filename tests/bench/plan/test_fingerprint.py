@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.paths import PACKAGE
-from attnbench.bench.core.protocol import LANE_VERSIONS, OBJECTIVE_VERSIONS
+from attnbench.bench.core.protocol import LANE_VERSIONS
 from attnbench.bench.core.record import Provenance, version_of
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec
@@ -25,7 +25,7 @@ from attnbench.bench.plan.fingerprint import (
     variant_hash,
     versions_of,
 )
-from attnbench.bench.train.objectives.registry import OBJECTIVES
+from attnbench.tasks.problems.language_modeling import Language
 from attnbench.variants.kernels import gpu
 
 SOURCE = textwrap.dedent('''
@@ -186,17 +186,11 @@ def test_a_digest_names_versions_data_and_variant():
 
 def test_versions_are_those_of_lane_objective_and_task(monkeypatch):
     monkeypatch.setitem(LANE_VERSIONS, "time", 7)
-    monkeypatch.setitem(OBJECTIVE_VERSIONS, "translation", 3)
-    monkeypatch.setattr(TASKS.load("wmt14-en-de"), "version", 5)
-    assert versions_of(cell(task="wmt14-en-de")) == "lane1.objective3.task5"
-    assert versions_of(cell(task="wmt14-en-de", lane="time")) == "lane7.objective3.task5"
-    assert versions_of(cell(task="enwik8")) == "lane1.objective1.task1"
-
-
-def test_every_problem_names_its_objective_which_has_a_version():
-    assert {problem.objective for problem in OBJECTIVES} == OBJECTIVE_VERSIONS.keys()
-    for problem, objective in OBJECTIVES.items():
-        assert objective.__module__.endswith(f".{problem.objective}")
+    monkeypatch.setattr(Language, "objective_version", 3)
+    monkeypatch.setattr(TASKS.load("enwik8"), "version", 5)
+    assert versions_of(cell(task="enwik8")) == "lane1.objective3.task5"
+    assert versions_of(cell(task="enwik8", lane="time")) == "lane7.objective3.task5"
+    assert versions_of(cell(task="lra-text")) == "lane1.objective1.task1"
 
 
 def test_an_untrained_model_hangs_on_the_source_of_the_reference_and_copying_does_not():

@@ -22,7 +22,7 @@ from attnbench.bench.train.trainer import Trainer
 from attnbench.tasks.contract import Classification, Dataset, Recipe, Split, Subset
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe, Windows
 from attnbench.tasks.problems.token_prediction import TokenBatch, TokenPrediction, TokenRecipe, TokenStream
-from attnbench.tasks.problems.translation import SentencePairs, Translation, TranslationRecipe
+from attnbench.tasks.translation.problem import SentencePairs, Translation, TranslationRecipe
 from attnbench.variants import build
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from attnbench.bench.core.errors import DataError
-from attnbench.bench.measure.attention.alignment import alignment_error_rate, diagonal
-from attnbench.bench.train.objectives.bleu import score_translations
+from attnbench.bench.wings.translation.alignment import alignment_error_rate, diagonal
+from attnbench.bench.wings.translation.bleu import score_translations
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.translation.alignments import aligned_pairs, read_links, read_pairs
 from attnbench.tasks.translation.parallel import find_sets

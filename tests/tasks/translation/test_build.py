@@ -17,7 +17,6 @@ from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.data.download import RemoteFile
 from attnbench.tasks.data.prepared import PreparedData
-from attnbench.tasks.problems.translation import TranslationRecipe
 from attnbench.tasks.splits import bytes_of
 from attnbench.tasks.translation import sources as module
 from attnbench.tasks.translation.build import (
@@ -40,6 +39,7 @@ from attnbench.tasks.translation.corpora import (
 )
 from attnbench.tasks.translation.documents import joined, joined_text, spans
 from attnbench.tasks.translation.parallel import ParallelSet, find_sets, read_lines, without
+from attnbench.tasks.translation.problem import TranslationRecipe
 from attnbench.tasks.translation.sources import sources
 from attnbench.tasks.translation.subwords import END, Subwords, learn, learned
 from attnbench.tasks.translation.tasks import EnglishGerman, Parallel, copy_source

@@ -6,7 +6,7 @@ import pytest
 
 from attnbench.bench.core.errors import DataError
 from attnbench.tasks.contract import DataPlace
-from attnbench.tasks.problems.translation import TranslationRecipe
+from attnbench.tasks.translation.problem import TranslationRecipe
 from attnbench.tasks.translation.tasks import (
     ChineseEnglish,
     EnglishFinnish,

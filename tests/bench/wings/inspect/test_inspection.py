@@ -10,16 +10,16 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Machine, Outcome, Provenance, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.measure.attention.translation import attention_weights
 from attnbench.bench.train.objectives.language_modeling import LanguageModelingObjective
-from attnbench.bench.train.objectives.translation import TranslationObjective
 from attnbench.bench.wings.inspect.inspection import MOST_TOKENS, inspect_example, inspect_sentence, numbered, view
 from attnbench.bench.wings.inspect.load_model import LoadedModel
+from attnbench.bench.wings.translation.attention import attention_weights
+from attnbench.bench.wings.translation.objective import TranslationObjective
 from attnbench.tasks.contract import Dataset
 from attnbench.tasks.data.prepared import pack
 from attnbench.tasks.language_modeling.packing import texts
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe, Windows
-from attnbench.tasks.problems.translation import EvaluationPairs, SentencePairs, Translation, TranslationRecipe
+from attnbench.tasks.translation.problem import EvaluationPairs, SentencePairs, Translation, TranslationRecipe
 from attnbench.variants import build
 
 CPU = torch.device("cpu")

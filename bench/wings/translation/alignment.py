@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ....tasks.problems.translation import GoldLinks, Links
+from ....tasks.translation.problem import GoldLinks, Links
 
 Weights = npt.NDArray[np.floating]
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attnbench.bench.measure.attention.alignment import (
+from attnbench.bench.wings.translation.alignment import (
     alignment_error_rate,
     diagonal,
     layer_errors,
@@ -13,7 +13,7 @@ from attnbench.bench.measure.attention.alignment import (
     normalised,
     shifted,
 )
-from attnbench.tasks.problems.translation import GoldLinks
+from attnbench.tasks.translation.problem import GoldLinks
 
 
 def gold(sure, possible=()):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from ..contract import BatchLayout, DataError, Dataset, Ids, Problem, Recipe, SelectionError, Subset, Whole
+from ..contract import BatchLayout, DataError, Ids, Problem, Recipe, SelectionError, Spec, Subset, Whole
 from ..preset import recipe_with
 
 Links = frozenset[tuple[int, int]]
@@ -17,23 +16,6 @@ Links = frozenset[tuple[int, int]]
 
 KINDS = ("encoder", "decoder", "cross")
 """The attention layers of an encoder-decoder: encoder self, decoder self, decoder to encoder."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Translation(Problem):
-    """Translate a sequence into another, with one vocabulary for both.
-
-    `where`: the KINDS of attention that use the variant under test; the others use softmax. `vocabulary`: upper bound
-    of the ids; the preset decides how many there are. `begin`: id of the first decoder input; `end`: id of the last
-    output; `sentences`: the most that are joined to one source.
-    """
-
-    objective: ClassVar[str] = "translation"
-
-    where: tuple[str, ...] = KINDS
-    begin: int = 2
-    end: int = 3
-    sentences: int = 1
 
 
 @recipe_with(
@@ -54,6 +36,42 @@ class TranslationRecipe(Recipe):
     tokens: int = 2_048
     beam: int = 4
     length_penalty: float = 0.6
+
+    def with_overrides(self, preset: Spec) -> Self:
+        changed = Recipe.with_overrides(self, preset)
+        if changed.convolution:
+            raise SelectionError(
+                "the model of translation has no convolution before its blocks; leave convolution at 0, or choose a "
+                "task of one sequence"
+            )
+        return changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation(Problem):
+    """Translate a sequence into another, with one vocabulary for both.
+
+    `where`: the KINDS of attention that use the variant under test; the others use softmax. `vocabulary`: upper bound
+    of the ids; the preset decides how many there are. `begin`: id of the first decoder input; `end`: id of the last
+    output; `sentences`: the most that are joined to one source.
+    """
+
+    objective: ClassVar[str] = "translation"
+    recipe: ClassVar[type[Recipe]] = TranslationRecipe
+    recipe_words: ClassVar[tuple[str, ...]] = (
+        "{layers} + {layers} layers, {norm}-norm, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
+        "{positions} positions, one vocabulary of at most {vocabulary:,}",
+        "at most {length} tokens a sentence, batches of at most {tokens:,} a side, {steps:,} steps",
+        "beam {beam}, length penalty {length_penalty:g}",
+    )
+    works_without_attention: ClassVar[bool] = False
+    towers: ClassVar[float] = 2.5
+    """Passes of the layers for a sequence, for estimates: a decoder has cross attention beside its own."""
+
+    where: tuple[str, ...] = KINDS
+    begin: int = 2
+    end: int = 3
+    sentences: int = 1
 
 
 TRANSLATION_PRESETS: dict[str, Recipe] = {
@@ -78,14 +96,6 @@ TRANSLATION_PRESETS: dict[str, Recipe] = {
     ),
 }  # fmt: skip
 """The presets of a translation task without presets of its own."""
-
-
-def untrained(dataset: Dataset, recipe: Recipe) -> npt.NDArray[Any]:
-    """A placeholder: the baseline lane scores the reference model at its initial parameters in its place.
-
-    A task has no models, so calling this raises SelectionError.
-    """
-    raise SelectionError("expected the baseline lane to score the untrained model: a task has no models")
 
 
 def bleu_metric(language: str, effective_order: bool = False) -> Any:

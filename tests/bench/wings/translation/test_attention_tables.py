@@ -2,12 +2,12 @@
 
 import pytest
 
-from attnbench.bench.board.attention_tables import lowest_error
 from attnbench.bench.board.board import Board
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.record import Measurement
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
+from attnbench.bench.wings.translation.attention_tables import lowest_error
 
 
 def figures(zeros: dict[str, float], errors: tuple[float, float, float, float]) -> list[Measurement]:

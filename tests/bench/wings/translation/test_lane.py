@@ -20,9 +20,9 @@ from attnbench.bench.run.lanes.baseline import baseline_cell
 from attnbench.bench.run.lanes.train import train_cell
 from attnbench.bench.stats.bootstrap import corpus_score, sound_statistics
 from attnbench.bench.store.store import Store
-from attnbench.bench.train.objectives.bleu import score_translations
 from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.bench.wings.inspect.inspect_command import inspect
+from attnbench.bench.wings.translation.bleu import score_translations
 from attnbench.tasks.contract import DataPlace
 
 sacrebleu = pytest.importorskip("sacrebleu")
@@ -92,7 +92,7 @@ def test_copying_is_a_baseline_on_the_same_sentences(context):
 def test_a_baseline_is_scored_once_and_has_neither_loss_nor_speed(context, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "attnbench.bench.train.objectives.translation.score_translations",
+        "attnbench.bench.wings.translation.objective.score_translations",
         lambda *lines: calls.append(lines) or score_translations(*lines),
     )
     record = done(context, "copy", "baseline")

@@ -11,10 +11,10 @@ from seeds import seed
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.models.beam_search import beam_search, reordered
-from attnbench.bench.models.decoding import can_cache, limits, search_step, start, translate, uncached
-from attnbench.bench.models.encoder_decoder import Transformer
-from attnbench.tasks.problems.translation import KINDS, Translation, TranslationRecipe
+from attnbench.bench.wings.translation.beam_search import beam_search, reordered
+from attnbench.bench.wings.translation.decoding import can_cache, limits, search_step, start, translate, uncached
+from attnbench.bench.wings.translation.model import Transformer
+from attnbench.tasks.translation.problem import KINDS, Translation, TranslationRecipe
 
 TINY = TranslationRecipe(
     layers=2, width=16, heads=2, feed_forward=32, vocabulary=24, length=40, dropout=0.0, attention_dropout=0.0

@@ -14,14 +14,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ....tasks.problems.translation import AlignedIds
+from ....tasks.translation.problem import AlignedIds
 from ....variants.contract import Mask
 from ...core.record import Measurement
-from ...models.encoder_decoder import Transformer
+from ...measure.attention.heads import head_diversity
+from ...measure.attention.recorder import Call, recording
+from ...measure.attention.statistics import BLOCKS, AttentionSums, count_rows
 from .alignment import LayerErrors, alignment_error_rate, diagonal, layer_errors
-from .heads import head_diversity, offset_weights
-from .recorder import Call, recording
-from .statistics import BLOCKS, AttentionSums, count_rows
+from .model import Transformer
 
 SUMMARISED = ("sparsity", "null_rate", "block_sparsity", "entropy", "head_diversity")
 """Metrics that are also reported as the mean over layers, for the model and for each kind of attention in it."""
@@ -55,6 +55,24 @@ def attention_weights(
         model(ids[0], torch.tensor([len(source)], device=device), ids[1])
     layers = model.recipe.layers
     return {kind: torch.cat(each).double().cpu().numpy() for kind, each in found.items() if len(each) == layers}
+
+
+def offset_weights(weights: Weights, offsets: Sequence[int]) -> tuple[Weights, npt.NDArray[np.int64]]:
+    """Weight that each head puts at each offset from the row's own place, summed over the rows where that is a key.
+
+    Returns sums (heads, offsets) and rows (offsets,). A head whose mean at one offset is near 1 is positional (Voita et
+    al. 2019; Correia et al. 2019, section 5.3).
+    """
+    heads, rows, keys = weights.shape
+    sums = np.zeros((heads, len(offsets)))
+    counted = np.zeros(len(offsets), dtype=np.int64)
+    for at, offset in enumerate(offsets):
+        # Rows at the edges have no key at that offset, and do not count.
+        first, last = max(0, -offset), min(rows, keys - offset)
+        places = np.arange(first, max(first, last))
+        sums[:, at] = weights[:, places, places + offset].sum(-1)
+        counted[at] = len(places)
+    return sums, counted
 
 
 @dataclass(slots=True)

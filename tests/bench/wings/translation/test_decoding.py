@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from attnbench.bench.models.decoding import limits
-from attnbench.bench.models.encoder_decoder import Transformer
-from attnbench.tasks.problems.translation import Translation, TranslationRecipe
+from attnbench.bench.wings.translation.decoding import limits
+from attnbench.bench.wings.translation.model import Transformer
+from attnbench.tasks.translation.problem import Translation, TranslationRecipe
 from attnbench.variants import build
 
 RECIPE = TranslationRecipe(layers=1, width=16, heads=2, feed_forward=32, vocabulary=24, length=206)

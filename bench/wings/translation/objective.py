@@ -13,16 +13,18 @@ import torch
 from torch.nn import functional as F
 
 from ....tasks.contract import Subset, Whole
-from ....tasks.problems.translation import EvaluationPairs, SentencePairs, Translation, TranslationRecipe
+from ....tasks.translation.problem import EvaluationPairs, SentencePairs, Translation, TranslationRecipe
 from ...core.order import evenly_spaced
 from ...core.record import Measurement
+from ...measure.attention.view import AttentionView
 from ...models.blocks import BuildVariant, Model
-from ...models.decoding import translate
-from ...models.encoder_decoder import Transformer
-from ..batching import TokenBatches
-from ..device import autocast
+from ...train.device import autocast
+from ...train.objectives.objective import Choice, Columns, Evaluation, Objective
+from .batching import TokenBatches
 from .bleu import TranslationScore, score_translations
-from .objective import Choice, Columns, Evaluation, Objective
+from .decoding import translate
+from .inspection import views_of_pair
+from .model import Transformer
 
 OBSERVED = 32
 """Test pairs whose attention is measured."""
@@ -195,7 +197,7 @@ class TranslationObjective(Objective):
         return found, tokens / max(seconds, 1e-9)
 
     def _attention(self, model: Transformer, subset: EvaluationPairs, device: torch.device) -> list[Measurement]:
-        from ...measure.attention.translation import alignment_measurements, attention_measurements
+        from .attention import alignment_measurements, attention_measurements
 
         length = self.recipe.length
         chosen = subset.indices[evenly_spaced(len(subset), OBSERVED)]
@@ -206,6 +208,27 @@ class TranslationObjective(Objective):
             *attention_measurements(model, [(source, target) for source, target in pairs], device),
             *alignment_measurements(model, subset.aligned[: self.recipe.test_examples], device),
         ]
+
+    def inspect_example(
+        self, model: Model, test: Subset, example: int, device: torch.device
+    ) -> tuple[tuple[str, ...], tuple[AttentionView, ...]]:
+        """A test pair with its reference, as far as the model reads."""
+        assert isinstance(model, Transformer) and isinstance(test, EvaluationPairs)
+        index = int(test.indices[example])
+        source, target = (test.split.sequence(index, side)[: self.recipe.length].tolist() for side in (0, 1))
+        return (test.sources[index], test.references[index]), views_of_pair(model, test, source, target, device)
+
+    def inspect_sentence(
+        self, model: Model, test: Subset, sentence: str, device: torch.device
+    ) -> tuple[tuple[str, ...], tuple[AttentionView, ...]]:
+        """A sentence with the translation that the model's search finds."""
+        assert isinstance(model, Transformer) and isinstance(test, EvaluationPairs)
+        source = test.encode([sentence])[0][: self.recipe.length].tolist()
+        ids = torch.tensor([source], device=device)
+        model.eval()
+        best = translate(model, ids[:, None], torch.tensor([[len(source)]], device=device))[0]
+        views = views_of_pair(model, test, source, [*best.tokens, model.problem.end], device)
+        return (sentence, test.decode(best.tokens)), views
 
     def measure_baseline(self, predicted: Columns, test: Subset) -> list[Measurement]:
         """Scores of a baseline's translations, as text."""

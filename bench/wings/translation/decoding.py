@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...variants.contract import Mask, Variant
+from ....variants.contract import Mask, Variant
+from ...models.blocks import BlockState
 from .beam_search import Hypothesis, Step, beam_search, greedy_search
-from .blocks import BlockState
-from .encoder_decoder import Memory, Transformer, TranslationLayer
+from .model import Memory, Transformer, TranslationLayer
 
 EXTRA_TOKENS = 50
 """A translation of a sentence is at most so much longer, in subwords (Vaswani et al. 2017, section 6.1)."""

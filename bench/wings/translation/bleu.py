@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....tasks.problems.translation import bleu_metric
+from ....tasks.translation.problem import bleu_metric
 from ...stats.bootstrap import AGGREGATES, Statistics
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.bench.train.batching import TokenBatches
+from attnbench.bench.wings.translation.batching import TokenBatches
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=200), st.integers(1, 100), st.integers(0, 3))

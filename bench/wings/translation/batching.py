@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...tasks.contract import Whole
-from ..core.hashing import axis_seed
+from ....tasks.contract import Whole
+from ...core.hashing import axis_seed
 
 
 class TokenBatches:

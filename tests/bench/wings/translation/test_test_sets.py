@@ -8,7 +8,6 @@ import pytest
 
 from attnbench.bench.board.board import Board, TableCell
 from attnbench.bench.board.task_board import board_for_task
-from attnbench.bench.board.test_sets import advantage, scores_by_set, verdict_sentence
 from attnbench.bench.core.interval import Interval
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement
@@ -17,7 +16,8 @@ from attnbench.bench.stats.bootstrap import resampled_scores
 from attnbench.bench.store.artifacts import ExampleResults, StoredSets
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
-from attnbench.bench.train.objectives.bleu import score_translations
+from attnbench.bench.wings.translation.bleu import score_translations
+from attnbench.bench.wings.translation.test_sets import advantage, scores_by_set, verdict_sentence
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="the extra translation is not installed")
 

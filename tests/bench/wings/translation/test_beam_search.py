@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from attnbench.bench.models.beam_search import beam_search, greedy_search, length_penalty
+from attnbench.bench.wings.translation.beam_search import beam_search, greedy_search, length_penalty
 
 BEGIN, END, VOCABULARY = 0, 1, 4
 

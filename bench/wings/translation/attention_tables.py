@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...tasks.problems.translation import KINDS
-from ..score.key import BoardKey
-from ..stats.format import percent
-from ..store.rows import ResultRow
-from ..store.table import ResultTable
-from .board import Board, Column, Note, Row, TableCell
-from .cells import EMPTY, mean_cell, number_cell
-from .notes import note
-from .task_context import finished_runs
+from ....tasks.translation.problem import KINDS
+from ...board.board import Board, Column, Note, Row, TableCell
+from ...board.cells import EMPTY, mean_cell, number_cell
+from ...board.notes import note
+from ...board.task_context import finished_runs
+from ...score.key import BoardKey
+from ...stats.format import percent
+from ...store.rows import ResultRow
+from ...store.table import ResultTable
 
 AER = "alignment_error_rate"
 

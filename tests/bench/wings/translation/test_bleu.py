@@ -7,7 +7,7 @@ import pytest
 
 from attnbench.bench.core.errors import DataError
 from attnbench.bench.stats.bootstrap import AGGREGATES, corpus_score, sound_statistics
-from attnbench.bench.train.objectives.bleu import score_translations
+from attnbench.bench.wings.translation.bleu import score_translations
 
 sacrebleu = pytest.importorskip("sacrebleu")
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...tasks.problems.translation import KINDS, Translation, TranslationRecipe
-from ...variants.contract import AttentionShape, Mask, Variant
-from ..core.cell import REFERENCE
-from ..core.errors import Unsupported
-from ..core.hashing import axis_seed
-from ..core.registry import VARIANTS
-from ..core.spec import Spec
-from .blocks import (
+from ....tasks.translation.problem import KINDS, Translation, TranslationRecipe
+from ....variants.contract import AttentionShape, Mask, Variant
+from ...core.cell import REFERENCE
+from ...core.errors import Unsupported
+from ...core.hashing import axis_seed
+from ...core.registry import VARIANTS
+from ...core.spec import Spec
+from ...models.blocks import (
     Attention,
     BlockState,
     BuildVariant,
@@ -29,7 +29,7 @@ from .blocks import (
     feed_forward_units,
     scale_projections,
 )
-from .positions import check_positions, position_table
+from ...models.positions import check_positions, position_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

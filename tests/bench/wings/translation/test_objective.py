@@ -8,21 +8,21 @@ import torch
 
 from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.record import Measurement, Provenance
-from attnbench.bench.measure.attention.alignment import LayerErrors
-from attnbench.bench.measure.attention.translation import (
+from attnbench.bench.stats.bootstrap import corpus_score
+from attnbench.bench.train.trainer import Trainer
+from attnbench.bench.wings.translation.alignment import LayerErrors
+from attnbench.bench.wings.translation.attention import (
     alignment_measurements,
     attention_measurements,
     attention_weights,
     lowest_errors,
     summaries,
 )
-from attnbench.bench.models.decoding import translate
-from attnbench.bench.stats.bootstrap import corpus_score
-from attnbench.bench.train.objectives.translation import TranslationObjective
-from attnbench.bench.train.trainer import Trainer
+from attnbench.bench.wings.translation.decoding import translate
+from attnbench.bench.wings.translation.objective import TranslationObjective
 from attnbench.tasks.contract import Dataset
 from attnbench.tasks.data.prepared import pack
-from attnbench.tasks.problems.translation import (
+from attnbench.tasks.translation.problem import (
     AlignedIds,
     EvaluationPairs,
     GoldLinks,

@@ -1,0 +1,1 @@
+"""Translation: a wing with the model, its decoding and its scores; the tasks are in `tasks/translation/`."""
