@@ -143,7 +143,7 @@ def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, 
             older[run.version] += 1
             present[run.lane] = now["lane"]
             # the first Records kept no preset, which tells the objective
-            if run.setting:
+            if "steps" in run.setting:
                 present[problem.objective] = now["objective"]
     return older, present
 

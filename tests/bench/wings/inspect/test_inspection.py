@@ -15,7 +15,7 @@ from attnbench.bench.wings.inspect.inspection import MOST_TOKENS, inspect_exampl
 from attnbench.bench.wings.inspect.load_model import LoadedModel
 from attnbench.bench.wings.translation.attention import attention_weights
 from attnbench.bench.wings.translation.objective import TranslationObjective
-from attnbench.tasks.contract import Dataset
+from attnbench.tasks.contract import Classification, Dataset
 from attnbench.tasks.data.prepared import pack
 from attnbench.tasks.language_modeling.packing import texts
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe, Windows
@@ -49,13 +49,21 @@ def dataset(source=SOURCE, target=TARGET):
     return Dataset(train=pairs, validation=pairs, test=test, provenance=provenance)
 
 
+class OfProblem:
+    """A task, as far as its problem goes."""
+
+    def __init__(self, problem):
+        self.problem = lambda: problem
+
+
 def trained(variant="rela"):
-    kind = TranslationObjective(Translation(vocabulary=2**16), RECIPE)
+    problem = Translation(vocabulary=2**16)
+    kind = TranslationObjective(problem, RECIPE)
     cell = Cell(variant=Spec(variant), task=Spec("toy"), preset=Spec("quick"))
     machine = Machine(id="m", system="", processor="", cores=1, threads=1, memory_bytes=1)
     return LoadedModel(
         record=Record(cell=cell, outcome=Outcome.OK, machine=machine),
-        task=None,
+        task=OfProblem(problem),
         recipe=RECIPE,
         model=kind.model(lambda shape: build(variant, shape), 0),
         is_current=True,
@@ -106,19 +114,11 @@ def test_no_more_tokens_are_shown_than_can_be_read():
 
 
 def test_a_classifier_takes_no_sentence_of_ones_own():
-    plain = dataset()
-    plain = replace(plain, test=plain.validation)
+    classifier = replace(trained(), task=OfProblem(Classification(vocabulary=30, classes=2)))
     with pytest.raises(SelectionError, match="only translation and language modelling"):
-        inspect_sentence(trained(), plain, "w5", CPU)
+        inspect_sentence(classifier, dataset(), "w5", CPU)
     with pytest.raises(SelectionError, match="at least one byte"):
         inspect_sentence(trained(), dataset(), "", CPU)
-
-
-class Text:
-    """A task, as far as its problem goes."""
-
-    def problem(self):
-        return Language()
 
 
 def reader(variant="softmax"):
@@ -127,7 +127,7 @@ def reader(variant="softmax"):
     model = LanguageModelingObjective(Language(), recipe).model(lambda shape: build(variant, shape), 0)
     provenance = Provenance(source="toy", fidelity="synthetic")
     data = Dataset(train=windows, validation=windows, test=windows, provenance=provenance)
-    return replace(trained(), task=Text(), recipe=recipe, model=model), data
+    return replace(trained(), task=OfProblem(Language()), recipe=recipe, model=model), data
 
 
 def test_a_text_is_shown_by_its_letters_and_looks_at_none_that_come_later():
