@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from ..contract import (
 from ..data.baselines import majority, ridge
 from ..data.data import DataSource, SourcedTask, load_first, make_dataset
 from ._image.cifar import NAME, PIXELS, at_length, sources
-from .pytorch_settings import NYSTROMFORMER, SKYFORMER
+from .recipes import IMAGE
 
 
 def mean_intensity(dataset: Dataset, recipe: Recipe) -> Whole:
@@ -82,47 +81,7 @@ class Image(SourcedTask):
             validation_examples=500,
             test_examples=2_000,
         ),
-        "pt-2x64": replace(
-            NYSTROMFORMER,
-            length=PIXELS,
-            batch=256,
-            steps=35_000,
-            warmup=175,
-            evaluate_every=500,
-            evaluate_batch=256,
-        ),
-        "skyformer": replace(
-            SKYFORMER,
-            length=PIXELS,
-            batch=256,
-            warmup=175,
-            evaluate_every=500,
-            evaluate_batch=256,
-        ),
-        # The paper: 3 layers, 4 heads, query width 64, feed-forward 128, rate 0.01 (code: 1 layer, 8 heads, 5e-4). Our
-        # blocks have one width, so 64 it is (code: embedding 128). The rate is the code's, which alone states the
-        # schedule that goes with it.
-        "lra-paper": Recipe(
-            layers=3,
-            width=64,
-            heads=4,
-            feed_forward=128,
-            dropout=0.3,
-            attention_dropout=0.2,
-            pooling="cls",
-            length=PIXELS,
-            batch=256,
-            steps=35_000,
-            learning_rate=5e-4,
-            warmup=175,
-            schedule="cosine",
-            beta2=0.98,
-            epsilon=1e-9,
-            evaluate_every=500,
-            evaluate_batch=256,
-            validation_examples=None,
-            precision="bfloat16",
-        ),
+        **IMAGE,
     }
 
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "mean-intensity": mean_intensity}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, ClassVar
@@ -22,7 +21,6 @@ from ..contract import (
     Provenance,
     Range,
     Recipe,
-    SelectionError,
     Split,
     Task,
 )
@@ -33,7 +31,7 @@ from ..data.prepared import PreparedData, pack, prepare
 from ..data.sources import ExportSource, checksum
 from ._listops.baselines import root_and_literals, root_operator
 from ._listops.grammar import IDS, OPEN, OPERATORS, SEED, VERSION, VOCABULARY, Sizes, generate
-from .pytorch_settings import NYSTROMFORMER, SKYFORMER
+from .recipes import LISTOPS
 
 NAME = "lra-listops"
 BUILDER = 1
@@ -89,43 +87,7 @@ class ListOps(Task):
             evaluate_batch=32,
             validation_examples=500,
         ),
-        "pt-2x64": replace(
-            NYSTROMFORMER,
-            length=2048,
-            batch=32,
-            steps=5_000,
-            warmup=1_000,
-            evaluate_every=250,
-        ),
-        "skyformer": replace(
-            SKYFORMER,
-            length=2048,
-            batch=32,
-            warmup=1_000,
-            evaluate_every=250,
-        ),
-        # The paper's appendix where it disagrees with the released code: 6 layers and feed-forward 2,048 (code: 4 and
-        # 1,024, shrunk after publication). Both agree on the rest. Peak rate: 0.05 / sqrt(1,000), see lra-text.
-        "lra-paper": Recipe(
-            layers=6,
-            width=512,
-            heads=8,
-            feed_forward=2048,
-            positions="sinusoidal",
-            pooling="cls",
-            length=2000,
-            batch=32,
-            steps=5_000,
-            learning_rate=1.58e-3,
-            warmup=1_000,
-            schedule="rsqrt",
-            weight_decay=0.1,
-            beta2=0.98,
-            epsilon=1e-9,
-            evaluate_every=250,
-            validation_examples=None,
-            precision="bfloat16",
-        ),
+        **LISTOPS,
     }
 
     baselines: ClassVar[dict[str, Baseline]] = {
@@ -135,8 +97,6 @@ class ListOps(Task):
     }
 
     def __init__(self, *, examples: Annotated[int, Range(100, 10_000_000)] = 100_000):
-        if examples < 100:
-            raise SelectionError(f"{NAME}: expected at least 100 examples, got {examples}")
         self.examples = examples
 
     def problem(self) -> Classification:

@@ -27,7 +27,7 @@ from ._pathfinder.archive import OfficialImages
 from ._pathfinder.images import VERSION, Scene
 from ._pathfinder.shards import OFFICIAL_EXAMPLES, generated, generator_identity
 from .image import mean_intensity
-from .pytorch_settings import NYSTROMFORMER, SKYFORMER
+from .recipes import PATHFINDER, PATHX
 
 SIDE, PATHX_SIDE = 32, 128
 SECONDS = {32: 0.0015, 64: 0.04, 128: 0.03}
@@ -50,41 +50,6 @@ SMOKE = Recipe(
     timing_seconds=4.0,
 )
 
-PT_2X64 = replace(
-    NYSTROMFORMER,
-    length=SIDE**2,
-    batch=256,
-    steps=62_400,
-    warmup=312,
-    evaluate_every=1_000,
-    evaluate_batch=256,
-)
-
-# The paper: 4 layers, 8 heads, query width and feed-forward 128, rate 0.01 (code: 4 heads, embedding 32, query width
-# 16, feed-forward 32, rate 1e-3). Our blocks have one width, so 128 it is. The rate is the code's, which alone states
-# the schedule that goes with it, and so is the pooling.
-PAPER = Recipe(
-    layers=4,
-    width=128,
-    heads=8,
-    feed_forward=128,
-    dropout=0.2,
-    attention_dropout=0.1,
-    positions="sinusoidal",
-    length=SIDE**2,
-    batch=512,
-    steps=62_400,
-    learning_rate=1e-3,
-    warmup=312,
-    schedule="cosine",
-    beta2=0.98,
-    epsilon=1e-9,
-    evaluate_every=1_000,
-    evaluate_batch=256,
-    validation_examples=None,
-    precision="bfloat16",
-)
-
 
 class PathfinderTask(Task):
     """A Pathfinder set of one size and level: official images if the data root has them, else generated ones."""
@@ -94,8 +59,6 @@ class PathfinderTask(Task):
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "mean-intensity": mean_intensity}
 
     def __init__(self, size: int, level: str, examples: int):
-        if examples < 10:
-            raise SelectionError(f"{self.name}: expected at least 10 examples, got {examples}")
         self.scene = Scene(size=size, level=level)
         self.examples = examples
 
@@ -177,17 +140,7 @@ class Pathfinder(PathfinderTask):
             validation_examples=64,
             test_examples=300,
         ),
-        "pt-2x64": PT_2X64,
-        "skyformer": replace(
-            SKYFORMER,
-            length=SIDE**2,
-            batch=128,
-            learning_rate=2e-4,
-            warmup=312,
-            evaluate_every=1_000,
-            evaluate_batch=256,
-        ),
-        "lra-paper": PAPER,
+        **PATHFINDER,
     }
 
     def __init__(
@@ -218,29 +171,7 @@ class PathX(PathfinderTask):
 
     recipes: ClassVar[dict[str, Recipe]] = {
         "smoke": replace(SMOKE, length=4 * PATHX_SIDE, train_examples=80, test_examples=10),
-        "pt-2x64": replace(
-            PT_2X64,
-            length=PATHX_SIDE**2,
-            batch=64,
-            evaluate_batch=64,
-            departures="the code has no setting for this size, so this is Pathfinder's with the batch of Long Range "
-            f"Arena's Path-X; {PT_2X64.departures}",
-        ),
-        # The paper gives no setting, so this is the code's; its query width of 16 is 32 here, as blocks have one width
-        "lra-paper": replace(
-            PAPER,
-            layers=1,
-            width=32,
-            heads=2,
-            feed_forward=32,
-            dropout=0.1,
-            positions="learned",
-            length=PATHX_SIDE**2,
-            batch=64,
-            steps=500_000,
-            warmup=2_500,
-            evaluate_batch=64,
-        ),
+        **PATHX,
     }
 
     def __init__(

@@ -14,13 +14,12 @@ from ..contract import (
     Metric,
     Range,
     Recipe,
-    SelectionError,
     Spec,
 )
 from ..data.baselines import bag_of_tokens, majority
 from ..data.data import DataSource, SourcedTask
 from ._text.imdb import NAME, sources
-from .pytorch_settings import NYSTROMFORMER, SKYFORMER
+from .recipes import TEXT
 
 
 class Text(SourcedTask):
@@ -57,52 +56,12 @@ class Text(SourcedTask):
             validation_examples=500,
             test_examples=2_000,
         ),
-        "pt-2x64": replace(
-            NYSTROMFORMER,
-            length=4096,
-            batch=32,
-            steps=20_000,
-            warmup=8_000,
-            evaluate_every=500,
-        ),
-        "skyformer": replace(
-            SKYFORMER,
-            length=4096,
-            batch=32,
-            warmup=80,
-            evaluate_every=500,
-        ),
-        # The paper's appendix where it disagrees with the released code: 6 layers of width 512 with 8 heads and 2,048
-        # (code: 4, 256, 4, 1,024), and 4,000 bytes (code: 1,000; the paper's table takes the best of 1K to 4K on test,
-        # which no protocol of ours does). Both agree on the rest. Their rate 0.05 is multiplied by
-        # min(1, step / warmup) / sqrt(max(step, warmup)), so its peak is 0.05 / sqrt(8,000).
-        "lra-paper": Recipe(
-            layers=6,
-            width=512,
-            heads=8,
-            feed_forward=2048,
-            positions="sinusoidal",
-            pooling="cls",
-            length=4000,
-            batch=32,
-            steps=20_000,
-            learning_rate=5.59e-4,
-            warmup=8_000,
-            schedule="rsqrt",
-            weight_decay=0.1,
-            beta2=0.98,
-            epsilon=1e-9,
-            evaluate_every=500,
-            validation_examples=None,
-            precision="bfloat16",
-        ),
+        **TEXT,
     }
 
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "bag-of-bytes": bag_of_tokens}
 
     def __init__(self, *, length: Annotated[int, Range(1, 2**24)] | None = None):
-        if length is not None and length < 1:
-            raise SelectionError(f"lra-text: expected a length of at least 1 byte, got {length}")
         self.length = length
 
     def recipe(self, preset: Spec) -> Recipe:

@@ -76,9 +76,6 @@ class TranslationTask(Task):
         sets: str = "",
         where: str = "encoder+decoder+cross",
     ):
-        for noun, value in (("pairs", pairs), ("max_length", max_length), ("document", document)):
-            if value is not None and value < 1:
-                raise SelectionError(f"expected {noun} of at least 1, got {value}")
         self.pairs, self.max_length, self.document, self.sets = pairs, max_length, document, sets
         self.where = tuple(kind for kind in KINDS if kind in where.split("+"))
         if set(where.split("+")) - set(KINDS):
