@@ -1,4 +1,4 @@
-"""Pre-norm Transformer blocks around a variant, shared by all models but that of translation.
+"""Pre-norm Transformer blocks around a variant, shared by the models of the core.
 
 Shared parameters take their values from the seed alone, so two variants of one seed start from the same model; what a
 variant adds is drawn apart and counted apart.
@@ -101,12 +101,12 @@ def scale_projections(projection: nn.Linear, rows: int, recipe: Recipe) -> None:
 def added_parameters(width: int, variant: Variant, before: nn.Module | None = None) -> int:
     """Trainable parameters that a variant and its sublayer bring to a layer, less the projections that it replaces."""
     own = [*variant.parameters(), *(before.parameters() if before else ())]
-    return _count(own) - (4 * width * (width + 1) if variant.owns_projections else 0)
+    return trainable_count(own) - (4 * width * (width + 1) if variant.owns_projections else 0)
 
 
 def parameters_with_projections(variants: Iterable[Variant]) -> int:
     """Trainable parameters of those that have projections of their own."""
-    return sum(_count(variant.parameters()) for variant in variants if variant.owns_projections)
+    return sum(trainable_count(variant.parameters()) for variant in variants if variant.owns_projections)
 
 
 def feed_forward_units(recipe: Recipe, added: int, matched: bool) -> int:
@@ -133,6 +133,15 @@ class BlockState:
 
     kept: Any = None
     past: Tensor | None = None
+
+
+def step_before(before: nn.Module | None, x: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """One position (batch, 1, width) through a variant's own sublayer and residual, and the inputs so far with it."""
+    if before is None:
+        return x, None
+    # a sublayer such as a convolution over the whole input needs its past; attention keeps its own state
+    past = x if past is None else torch.cat([past, x], dim=1)
+    return x + before(past, None)[:, -1:], past
 
 
 class TransformerBlock(nn.Module):
@@ -164,11 +173,7 @@ class TransformerBlock(nn.Module):
 
         What comes before attention is run over all so far.
         """
-        past = state.past
-        if self.before is not None:
-            # A sublayer such as a convolution over the whole input needs its past; attention keeps its own state.
-            past = x if past is None else torch.cat([past, x], dim=1)
-            x = x + self.before(past, None)[:, -1:]
+        x, past = step_before(self.before, x, state.past)
         attended, kept = self.attention.step(self.attention_norm(x), state.kept, seen)
         x = x + self.dropout(attended)
         x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
@@ -202,7 +207,7 @@ class Model(nn.Module):
         """Trainable parameters of the whole model, and those that variants add, less what they replace."""
         blocks = [module for module in self.modules() if isinstance(module, TransformerBlock)]
         added = [added_parameters(self.recipe.width, block.attention.variant, block.before) for block in blocks]
-        return _count(self.parameters()), sum(added)
+        return trainable_count(self.parameters()), sum(added)
 
 
 def build_variants(
@@ -265,7 +270,8 @@ def longest_sequence(problem: Problem, recipe: Recipe) -> int:
     return recipe.length + (isinstance(problem, Classification) and recipe.pooling == "cls")
 
 
-def _count(parameters: Iterable[nn.Parameter]) -> int:
+def trainable_count(parameters: Iterable[nn.Parameter]) -> int:
+    """Numbers that training changes."""
     return sum(p.numel() for p in parameters if p.requires_grad)
 
 

@@ -28,6 +28,8 @@ from ...models.blocks import (
     added_parameters,
     feed_forward_units,
     scale_projections,
+    step_before,
+    trainable_count,
 )
 from ...models.positions import check_positions, position_table
 
@@ -135,10 +137,7 @@ class TranslationLayer(nn.Module):
 
         What comes before attention is run over all so far.
         """
-        past = state.past
-        if self.before is not None:
-            past = x if past is None else torch.cat([past, x], dim=1)
-            x = x + self.before(past, None)[:, -1:]
+        x, past = step_before(self.before, x, state.past)
         attended, kept = self.attention.step(self.around_attention.entering(x), state.kept, seen)
         x = self.after_attention(self.around_attention.leaving(x, attended), remembered, memory_valid)
         return x, BlockState(kept, past)
@@ -284,8 +283,8 @@ class Transformer(Model):
 
     def parameter_counts(self) -> tuple[int, int]:
         """As of every model; variants that are not under test are softmax, and add nothing."""
-        whole = sum(p.numel() for p in self.parameters() if p.requires_grad)
-        return whole, sum(layer.added_parameters(self.recipe.width) for layer in self.layers())
+        added = sum(layer.added_parameters(self.recipe.width) for layer in self.layers())
+        return trainable_count(self.parameters()), added
 
 
 def attention_shape(recipe: TranslationRecipe, kind: str, layer: int, device: str) -> AttentionShape:
