@@ -48,7 +48,7 @@ class TokenRows:
         return table
 
     def real(self) -> npt.NDArray[np.bool_] | None:
-        """Which entries of the table are tokens, (rows, width); None where all are."""
+        """The entries of the table that are tokens, (rows, width); None where all are."""
         skips = self.skipped is not None and self.skipped.any()
         if not skips and (self.lengths == self.width).all():
             return None
@@ -60,7 +60,7 @@ class TokenRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLayout:
-    """Where the token ids of a batch lie: it can be read wherever a copy of the tokens is, on the host or on a GPU.
+    """The places of the token ids of a batch. It can be read wherever a copy of the tokens is, on the host or a GPU.
 
     ids: batch * towers rows. labels: (batch,), or the rows of a table of target ids.
     """
@@ -105,7 +105,7 @@ class Split:
         return self.tokens[self.starts[at] : self.starts[at + 1]]
 
     def rows(self, sequences: Whole, length: int, width: int | None = None) -> TokenRows:
-        """These sequences, cut to `length`, as rows of `width` ids, or of the longest of them.
+        """The sequences, cut to `length`, as rows of `width` ids, or of the longest of them.
 
         With two towers, the sequences of example i are 2i and 2i + 1.
         """
@@ -163,7 +163,7 @@ class Subset:
         return self.layout(at, length).read(self.split.tokens)
 
     def layout(self, at: Whole, length: int) -> BatchLayout:
-        """Where the token ids of `batch` lie."""
+        """The places of the token ids of `batch`."""
         chosen, towers = self.indices[at], self.split.towers
         sequences = (chosen[:, None] * towers + np.arange(towers)).ravel()
         return BatchLayout(

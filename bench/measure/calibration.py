@@ -38,7 +38,7 @@ HEAD_DIMS = (64, 128)
 DTYPES = ("float16", "bfloat16")
 
 Known = tuple[dict[str, Any], float, Work]
-"""What it is, as its measurement says it; its nominal FLOPs; and the work."""
+"""Its description, as its measurement says it; its nominal FLOPs; and the work."""
 
 
 def calibration(

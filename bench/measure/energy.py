@@ -19,10 +19,10 @@ import torch
 from .timer import Work
 
 LEAST_SECONDS = 2.0
-"""Of work between two readings: the counter of a GPU moves about ten times a second, so that it is off by 5 %."""
+"""Seconds of work between two readings: a GPU's counter moves about ten times a second, so that it is off by 5 %."""
 
 LEAST_BUDGET_SECONDS = 10.0
-"""Of a preset that leaves time for such a run."""
+"""Least measuring time of a preset that leaves time for such a run."""
 
 MOST_UNITS = 1_000_000
 
@@ -48,7 +48,7 @@ class EnergyCounter(Protocol):
         """Joules since it stood at `before`."""
 
     def read(self) -> float:
-        """Where it stands; raises OSError where it cannot be read."""
+        """The reading of the counter; raises OSError where it cannot be read."""
 
 
 def energy_of(work: Work, seconds: float, device: torch.device) -> Energy | str:

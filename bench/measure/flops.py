@@ -61,7 +61,7 @@ def _bytes(leaf: object) -> int:
 
 
 def is_fused(func: Any) -> bool:
-    """Whether an operator is scaled dot-product attention as a whole, or its backward pass.
+    """True if an operator is scaled dot-product attention as a whole, or its backward pass.
 
     PyTorch's own table lacks those of the CPU, which would silently count nothing, and counts causal ones in full.
     """

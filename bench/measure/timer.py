@@ -25,16 +25,16 @@ MOST_ROUNDS = 1000
 FLUSH_BYTES = 256 * 2**20
 
 LEAST_SECONDS = 1e-2
-"""On a CPU shorter work is repeated within a sample: a timer tick or an interrupt would be a large part of it."""
+"""Shorter work on a CPU is repeated within a sample: a timer tick or an interrupt would be a large part of it."""
 
 COLD_SECONDS = 5e-2
-"""On a CPU a sample of shorter work begins with a unit that is not timed, since the caches hold another's data."""
+"""A sample of shorter work on a CPU begins with a unit that is not timed, since the caches hold another's data."""
 
 LEAST_WAIT_SECONDS, MOST_WAIT_SECONDS = 5e-5, 5e-2
-"""Of the device before a sample: twice the time to launch, and so much more. Long work fills its queue by itself."""
+"""Extra wait of the device before a sample, beyond twice the time to launch. Long work fills its queue by itself."""
 
 MOST_WAITS = 8
-"""How many times longer it gets where a sample found the queue empty."""
+"""The most by which that wait is multiplied after samples that found the queue empty."""
 
 DETECTABLE = 3.15
 """Standard errors of the smallest difference that a 95 % interval finds in 80 % of runs: 2.26 + 0.88.
@@ -82,7 +82,7 @@ class TimingRun:
 
     @property
     def drift(self) -> float:
-        """How much slower the drift probe was in the last third of the rounds than in the first, as a share, or 0."""
+        """The slow-down of the drift probe from the first third of the rounds to the last, as a share, or 0."""
         third = len(self.drift_probe) // 3
         if not third:
             return 0.0
@@ -210,7 +210,7 @@ def captured(work: Work, device: torch.device) -> Work:
 
 
 def stopwatch(device: torch.device) -> _HostStopwatch | _CudaStopwatch:
-    """What takes the samples of work on that device."""
+    """The sampler of work on that device."""
     return _CudaStopwatch(device) if device.type == "cuda" else _HostStopwatch()
 
 

@@ -301,5 +301,5 @@ class EmbeddingConvolution(nn.Module):
 
 
 def convolution_of(recipe: Recipe) -> EmbeddingConvolution | None:
-    """None where the recipe has none, which draws no random number."""
+    """The convolution of the recipe. Without one, return None and draw no random number."""
     return EmbeddingConvolution(recipe.width, recipe.convolution) if recipe.convolution else None

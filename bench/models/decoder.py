@@ -152,7 +152,7 @@ class TokenPredictor(CausalStack):
         return logits
 
     def loss(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """Of ids (batch, 1, length), lengths, asked and answers (batch, asked), and where sequences differ `valid`."""
+        """Mean loss of ids (batch, 1, length), lengths, asked and answers (batch, asked); `valid` if lengths differ."""
         ids, _, asked, answers, *valid = batch
         logits = self(ids[:, 0], asked, valid[0] if valid else None).float()
         smoothing = self.recipe.label_smoothing if self.training else 0.0

@@ -1,4 +1,4 @@
-"""Where the batches of a training come from: made when they are asked for, made ahead, or gathered on the GPU."""
+"""The source of the batches of a training: made when they are asked for, made ahead, or gathered on the GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AHEAD = 3
 """Batches that may lie ready: one is taken while another is made, and one more evens out how long they take."""
 
 SHARE = 0.05
-"""Of the memory that is free: so much a model never misses, and of 80 GB it is more than any text here has."""
+"""Share of the free memory that tokens may take: no model misses it, and of 80 GB it holds any text here."""
 
 Made = TypeVar("Made")
 
@@ -70,7 +70,7 @@ def _gathered(choice: Choice, tokens: DeviceTokens, length: int) -> Source:
 
 
 class Prefetcher(Generic[Made]):
-    """What `make` returns for each of `numbers`, in that order, made ahead by a thread of its own.
+    """Yield what `make` returns for each of `numbers`, in that order, made ahead by a thread of its own.
 
     As a context manager: the thread begins and ends with the block. Results that nobody asked for are dropped, so
     the state of a training is that of the batches it took. An error of `make` is raised, with its traceback, where its
@@ -133,7 +133,7 @@ class DeviceTokens:
 
     @staticmethod
     def fit(subset: Subset, device: torch.device) -> bool:
-        """Whether the tokens of `subset` take at most SHARE of the free memory, and are laid out as they lie there."""
+        """True if the tokens of `subset` take at most SHARE of the free memory, and are laid out as they lie there."""
         if type(subset).batch is not Subset.batch:
             # a task may make its batches in a way of its own
             return False

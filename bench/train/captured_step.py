@@ -18,10 +18,10 @@ WARM_UP = 3
 """Ordinary steps before the capture: libraries and kernels allocate and compile at their first calls."""
 
 MOST_PARAMETERS = 50_000_000
-"""Of a model that is captured. A larger one keeps a GPU busy by itself, and its copies for the trial take memory."""
+"""Most parameters of a model that is captured. A larger one keeps a GPU busy, and copying it takes memory."""
 
 LEAST_STEPS = 50
-"""Of a training that is captured: a capture and its trial take as long as some ten steps."""
+"""Fewest steps of a training that is captured: a capture and its trial take as long as some ten steps."""
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 1e-2}
 """Relative, of a replay's loss and the ordinary step's: both run the same kernels, some of which add in any order."""

@@ -81,7 +81,7 @@ class Training:
 
 
 def mark_of(path: Path, cache: Path) -> str:
-    """What marks a checkpoint as made by this account, by a secret in its cache folder; empty where there can be none.
+    """The mark of a checkpoint that this account made, from a secret in its cache folder; empty where there is none.
 
     A folder of strangers may hold a checkpoint of any cell, since digests can be computed: it would go on as ours.
     """
@@ -98,7 +98,7 @@ def mark_of(path: Path, cache: Path) -> str:
 
 
 def is_own(path: Path, cache: Path) -> bool:
-    """Whether this account made the checkpoint; False for one that is missing or does not read."""
+    """True if this account made the checkpoint; False for one that is missing or does not read."""
     try:
         mark = _content(path, torch.device("cpu"), LARGEST)["training"]["mark"]
     except Exception:

@@ -1,1 +1,1 @@
-"""Where data lies, how it is fetched, prepared and checked."""
+"""Data: where it lies, and how it is fetched, prepared and checked."""

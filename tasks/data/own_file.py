@@ -10,7 +10,7 @@ from ..contract import Availability, DataError, DataPlace
 from .sources import checksum
 
 MOST_BYTES = 2**30
-"""Of a file, and of what it unpacks to: while it is prepared, some five times as much memory is in use."""
+"""The largest file, packed or unpacked; preparing it takes some five times as much memory."""
 
 
 def own_file(path: Path, wanted: str) -> Availability:

@@ -26,7 +26,7 @@ from .prepared import MANIFEST, PreparedData, file_digest, pack, prepare, prepar
 
 METADATA = "metadata.json"
 VERSION = "1.0.0"
-"""Of every export, as TFDS counts versions."""
+"""The version of every export, as TFDS counts versions."""
 
 Read = Callable[[Path, str, dict[str, str]], PreparedData]
 """(path of the original, name of the source, checksums by file) → prepared data. The reader decides the fidelity."""
@@ -116,7 +116,7 @@ class ArchiveSource(OfficialSource):
         return self.from_archive(path, place)
 
     def is_prepared(self, place: DataPlace) -> bool:
-        """Whether the cache has what this archive becomes, so that the archive itself is not needed."""
+        """True if the cache has what this archive becomes, so that the archive itself is not needed."""
         identity = {"source": "archive", "files": {self.remote.name: self.remote.sha256}, "builder": self.builder}
         return (prepared_folder(place, self.task, identity) / MANIFEST).is_file()
 

@@ -112,7 +112,7 @@ class PathfinderTask(Task):
 
 
 class Pathfinder(PathfinderTask):
-    """Whether both markers lie on one dashed contour, from the pixels in raster order (Pathfinder).
+    """Tell whether both markers lie on one dashed contour, from the pixels in raster order (Pathfinder).
 
     Token id = gray value + 1, and nothing is padding: two pixels in three are black. `size`: side of an image;
     `level`: 6, 9 or 14 paddles a contour; `examples`: number of images to generate, 80 in 100 for training and 10 each

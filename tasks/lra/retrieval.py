@@ -13,7 +13,7 @@ from .recipes import RETRIEVAL
 
 
 class Retrieval(SourcedTask):
-    """Whether one paper cites the other, from the first 4,000 bytes of each (AAN); Long Range Arena's Retrieval.
+    """Tell whether one paper cites the other, from the first 4,000 bytes of each (AAN); Long Range Arena's Retrieval.
 
     One encoder reads both documents, and the head compares them: `nli4` sees [x1, x2, x1 * x2, x1 - x2], as in the
     paper and the PyTorch ports; `concat2` sees [x1, x2], as in the released code. Other pairs in the official format

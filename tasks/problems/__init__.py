@@ -1,1 +1,1 @@
-"""Kinds of problem beside classification: language modeling and translation."""
+"""Kinds of problem beside classification: language modeling and token prediction."""

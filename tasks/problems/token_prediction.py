@@ -13,7 +13,7 @@ from ..contract import Ids, Problem, Recipe, SelectionError, Spec, Split, Subset
 from ..preset import recipe_with
 
 Setting = Mapping[str, float]
-"""How long and how hard sequences are, such as {"length": 64, "pairs": 4}; every setting has a `length`."""
+"""The length and the difficulty of sequences, such as {"length": 64, "pairs": 4}; every setting has a `length`."""
 
 UNASKED = 0
 """The answer of a place that is not asked about: padding, which is no answer to anything."""

@@ -12,7 +12,7 @@ from .rewrite import published
 from .task import SyntheticTask, distinct, lengths_up_to
 
 SPACE, SEPARATOR, QUERY, START, END = 1, 2, 3, 4, 5
-"""Between pairs; between a key and its value; before a key that is asked about, and its value; 0 is padding."""
+"""Tokens that stand between pairs, between a key and its value, and before a question and its answer; 0 is padding."""
 
 FIRST = 6
 QUERIES = 4

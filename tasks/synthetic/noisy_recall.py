@@ -37,7 +37,7 @@ class NoisyRecall(SyntheticTask):
         "quick": replace(Recall.recipes["quick"], shortest=32),
         "base": Recall.recipes["base"],
     }
-    """Those of `recall`, at lengths that noise leaves room in."""
+    """The settings of `recall`, at lengths that leave room for noise."""
 
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority, "first-value": first_value}
 

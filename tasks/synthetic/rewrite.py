@@ -12,7 +12,7 @@ from ..problems.token_prediction import UNKNOWN, Setting, TokenBatch, TokenPredi
 from .task import SyntheticTask, lengths_up_to
 
 SEPARATOR, END = 1, 2
-"""Between source and target, and after the target; 0 is padding."""
+"""The tokens between source and target, and after the target; 0 is padding."""
 
 TENTH = 10
 """`asentmax` trains as long as the paper; `base` for a tenth of its steps."""

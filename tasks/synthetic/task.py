@@ -79,7 +79,7 @@ class SyntheticTask(Task):
     """Accuracy of guessing among the possible answers: of the class, or of one task by its parameters."""
 
     even: ClassVar[bool] = True
-    """Whether lengths of training are even, as where sequences are made of pairs."""
+    """True if lengths of training are even, as where sequences are made of pairs."""
 
     @property
     def metric(self) -> Metric:  # type: ignore[override]
@@ -94,7 +94,7 @@ class SyntheticTask(Task):
 
     @abstractmethod
     def draw(self, random: np.random.Generator, examples: int, setting: Setting) -> TokenBatch:
-        """So many sequences of a setting; `random` is used for nothing else."""
+        """Draw this many sequences of a setting; `random` is used for nothing else."""
 
     @abstractmethod
     def training_setting(self, random: np.random.Generator, length: int) -> Setting:

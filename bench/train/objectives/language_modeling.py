@@ -160,7 +160,7 @@ class LanguageModelingObjective(Objective):
 
     @torch.inference_mode()
     def _diversities(self, model: Model, windows: Windows, device: torch.device) -> list[Measurement]:
-        """How far the heads of a layer look apart: the mean over layers, and each; none without weights."""
+        """The diversity of the heads of a layer: the mean over layers, and each; none without weights."""
         found: list[list[Diversity]] = [[] for _ in model.variants]
         model.eval()
         with recording(model.variants, partial(_compare_heads, found)):

@@ -15,7 +15,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "language_modeling": LanguageModelingObjective,
     "token_prediction": TokenPredictionObjective,
 }
-"""By the name that a problem gives its objective. Others come from the entry points of `attnbench.objectives`."""
+"""The objectives of the core by name. Others come from the entry points of `attnbench.objectives`."""
 
 
 def objective_for(problem: Problem, recipe: Recipe) -> Objective:

@@ -31,7 +31,7 @@ LOOKED_AT, LEAST_LOOKED_AT, MOST_LOOKED_AT = 256, 4, 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPredictionResult(Evaluation):
-    """Of each example, in the order of `subset`: the share of its answers that are right, and nats per answer.
+    """The share of right answers and the nats per answer of each example, in the order of `subset`.
 
     `attention`: the weight on the right keys by place in `subset.settings`, where that was measured. `nats` is None for
     a baseline, which has no loss.
@@ -102,7 +102,7 @@ class TokenPredictionObjective(Objective):
         return to_device(parts, device)
 
     def choice(self, train: Subset, task: str, seed: int) -> None:
-        """None: there is nothing to choose from."""
+        """Return None: there is nothing to choose from."""
 
     def feed(self, train: Subset, task: str, seed: int) -> Feed:
         """Fresh sequences by (task, seed) and step, of one length in each batch."""

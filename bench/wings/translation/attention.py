@@ -28,7 +28,7 @@ SUMMARISED = ("sparsity", "null_rate", "block_sparsity", "entropy", "head_divers
 
 OFFSETS = (-2, -1, 0, 1, 2)
 LONGEST = 1_024
-"""Pairs with a longer side are not attention_weights: their weights are N × N."""
+"""The longest side of a pair that is measured: its weights are N × N."""
 
 Weights = npt.NDArray[np.float64]
 
@@ -37,7 +37,7 @@ Weights = npt.NDArray[np.float64]
 def attention_weights(
     model: Transformer, source: Sequence[int], target: Sequence[int], device: torch.device
 ) -> dict[str, Weights]:
-    """By kind of attention, weights (layers, heads, rows, keys) with the target forced; kinds without any are left out.
+    """Weights (layers, heads, rows, keys) by kind of attention, with the target forced; kinds without any are left out.
 
     Rows of the decoder and of cross attention are the steps that put out the tokens of `target`.
     """
@@ -132,7 +132,7 @@ def attention_measurements(
 ) -> list[Measurement]:
     """Statistics of each kind of attention on these pairs of ids, over its layers and in each; samples are the heads.
 
-    First of all those where the variant under test is used, together.
+    The kinds in which the variant under test is used come first, together.
     """
     sums: dict[tuple[str, int], LayerSums] = {}
     for source, target in pairs:

@@ -11,7 +11,7 @@ from ...core.hashing import axis_seed
 
 
 class TokenBatches:
-    """Which pairs make up the batch of each step, by (task, seed) and step alone, so that a run resumes anywhere.
+    """The pairs that make up the batch of each step, by (task, seed) and step alone, so that a run resumes anywhere.
 
     lengths: (pairs,), tokens of the longer side. A batch of n pairs counts n times its longest length, at most
     `tokens`; a pair that is longer by itself is a batch of its own. Every epoch has the same number of batches, sees
@@ -50,7 +50,7 @@ def _drawn(seed: int, batches: TokenBatches) -> tuple[Whole, Whole]:
 
 
 def bounds(lengths: Whole, tokens: int) -> Whole:
-    """Where batches begin in sorted lengths, the end last.
+    """The places where batches begin in sorted lengths, the end last.
 
     >>> import numpy as np
     >>> bounds(np.array([2, 2, 3, 3, 9, 20]), 9).tolist()

@@ -112,7 +112,7 @@ def _finish(
 
 
 def _padded(values: Tensor, beam: int) -> Tensor:
-    """At least `beam` columns; those that are added can never be chosen before a real one."""
+    """The values with at least `beam` columns; added ones can never be chosen before a real one."""
     lacking = max(0, beam - values.shape[1])
     return torch.nn.functional.pad(values, (0, lacking), value=-torch.inf)
 

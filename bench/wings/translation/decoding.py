@@ -13,7 +13,7 @@ from .beam_search import Hypothesis, Step, beam_search, greedy_search
 from .model import Memory, Transformer, TranslationLayer
 
 EXTRA_TOKENS = 50
-"""A translation of a sentence is at most so much longer, in subwords (Vaswani et al. 2017, section 6.1)."""
+"""The most subwords by which a translation is longer than its sentence (Vaswani et al. 2017, section 6.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Recomputed:
 
 
 def can_cache(model: Transformer) -> bool:
-    """Whether every variant of the decoder goes token by token, so that a cache gives what the whole sequence gives."""
+    """True if every variant of the decoder goes token by token, so that a cache gives what the whole sequence gives."""
     kinds = model.kinds()
     steps = all(variant.decodes and variant.causality == "strict" for variant in kinds["decoder"])
     return steps and all(asks_alone(variant) for variant in kinds["cross"])
@@ -47,7 +47,7 @@ def can_cache(model: Transformer) -> bool:
 
 @torch.inference_mode()
 def asks_alone(variant: Variant) -> bool:
-    """Whether a query of cross attention gets the same output alone as behind others, tried on random vectors.
+    """True if a query of cross attention gets the same output alone as behind others, tried on random vectors.
 
     Where it does not, the output depends on the query's place, as with relative positions, or on the other queries.
     """
@@ -123,7 +123,7 @@ def recomputed(model: Transformer, tokens: Tensor, state: Recomputed) -> tuple[T
 
 
 def limits(model: Transformer, lengths: Tensor) -> Tensor:
-    """Most tokens of each translation, END counted: so many more for each sentence that a source may have."""
+    """The most tokens of each translation, END counted: EXTRA_TOKENS more for each sentence that a source may have."""
     return (lengths.flatten() + EXTRA_TOKENS * model.problem.sentences).clamp(max=model.recipe.length)
 
 

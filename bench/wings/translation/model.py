@@ -109,7 +109,7 @@ class TranslationLayer(nn.Module):
         self.around_feed_forward = Sublayer(recipe)
 
     def added_parameters(self, width: int) -> int:
-        """As the function of this name, of attention and cross attention; softmax adds none."""
+        """Parameters that the variants of attention and cross attention add; softmax adds none."""
         crossing = 0 if self.cross is None else added_parameters(width, self.cross.variant)
         return added_parameters(width, self.attention.variant, self.before) + crossing
 
@@ -231,7 +231,7 @@ class Transformer(Model):
 
     @property
     def variants(self) -> list[Variant]:
-        """Those under test."""
+        """The variants under test."""
         return [variant for kind, each in self.kinds().items() if kind in self.problem.where for variant in each]
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
@@ -282,7 +282,7 @@ class Transformer(Model):
         return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, label_smoothing=smoothing)
 
     def parameter_counts(self) -> tuple[int, int]:
-        """As of every model; variants that are not under test are softmax, and add nothing."""
+        """Trainable and added parameters; variants that are not under test are softmax, and add nothing."""
         added = sum(layer.added_parameters(self.recipe.width) for layer in self.layers())
         return trainable_count(self.parameters()), added
 

@@ -124,7 +124,7 @@ def at_length(prepared: PreparedData, length: int, place: DataPlace) -> Prepared
 
 
 def is_whole(source: str) -> bool:
-    """Whether images of that source have all their pixels."""
+    """True if images of that source have all their pixels."""
     return AVERAGE not in source
 
 

@@ -21,7 +21,7 @@ UNIT = 1 << 16
 """The weight 1 in integers. Weight × room of 255 × candidates stays below 2³², the bound of `Streams.below`."""
 
 OCCUPIED = 76
-"""Where a snake starts, mask values above 0.3 of 255 count as occupied."""
+"""The threshold at the start of a snake: mask values above 0.3 of 255 count as occupied."""
 
 COLLISION = 458
 """Two masks collide where their sum is above 1.8 of 255."""

@@ -62,7 +62,7 @@ class Occupancy:
         self._wide_patches[at] = np.maximum(self._wide_patches[at], self.paddles.wide[kinds])
 
     def collides(self, rows: Array, candidates: Array, heads: Array) -> npt.NDArray[np.bool_]:
-        """Whether a paddle that ends at `heads` would overlap occupied pixels, (n,)."""
+        """True if a paddle that ends at `heads` would overlap occupied pixels, (n,)."""
         corner = heads + self.rim - self.paddles.stroke.reach
         hits: npt.NDArray[np.bool_] = (
             self._patches[rows, corner[:, 0], corner[:, 1]] > self.paddles.limits[candidates]
@@ -129,7 +129,7 @@ def free_starts(paddles: Paddles, occupied: npt.NDArray[np.bool_], degree: int) 
 
 
 def inside(points: Array, size: int) -> npt.NDArray[np.bool_]:
-    """Whether each of these points (…, 2) lies in the image."""
+    """True for each of these points (…, 2) that lies in the image."""
     return np.asarray(((points >= 0) & (points < size)).all(-1))
 
 
