@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ....tasks.contract import Problem, Recipe
-from ...core.entry_points import read_group
-from ...core.errors import SelectionError
+from ...core.entry_points import load_point
 from .classification import ClassificationObjective
 from .language_modeling import LanguageModelingObjective
 from .objective import Objective
@@ -21,11 +20,5 @@ OBJECTIVES: dict[str, type[Objective]] = {
 def objective_for(problem: Problem, recipe: Recipe) -> Objective:
     """The objective of `problem`; raises SelectionError where no package brings one of its name."""
     name = problem.objective
-    if name in OBJECTIVES:
-        return OBJECTIVES[name](problem, recipe)
-    group = read_group("attnbench.objectives")
-    if name not in group.points:
-        why = group.problem(name) or "no installed package brings it under `attnbench.objectives`"
-        raise SelectionError(f"{type(problem).__name__} asks for the objective {name!r}: {why}")
-    brought: type[Objective] = group.points[name].load()
-    return brought(problem, recipe)
+    objective: type[Objective] = OBJECTIVES.get(name) or load_point("attnbench.objectives", name)
+    return objective(problem, recipe)
