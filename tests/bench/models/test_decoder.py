@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
 from attnbench.bench.models.decoder import Decoder
 from attnbench.bench.wings.inspect.generate import can_cache, sample
@@ -43,18 +42,6 @@ def test_what_comes_later_changes_nothing_before(variant: str) -> None:
         first, second = model(tokens), model(changed)
     torch.testing.assert_close(first[:, :13], second[:, :13], rtol=0, atol=1e-5)
     assert (first[:, 13:] - second[:, 13:]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("variant", ["routing", "local-routing"])
-def test_routing_as_published_passes_no_value_from_the_future(variant: str) -> None:
-    """Which keys are seen may depend on the future; the last position has none, and no gradient comes from ahead."""
-    model, tokens = decoder(variant), ids(1, 24)
-    x = model.embedding(tokens).detach().requires_grad_()
-    handle = model.embedding.register_forward_hook(lambda module, arguments, output: x)
-    model(tokens)[0, 11].sum().backward()
-    handle.remove()
-    assert x.grad is not None
-    assert x.grad[0, :12].abs().max() > 0 and x.grad[0, 12:].abs().max() == 0
 
 
 @pytest.mark.parametrize("variant", STEPWISE)
@@ -112,34 +99,6 @@ def test_the_loss_is_that_of_the_counted_targets_and_smoothed_in_training_alone(
     assert model.loss(batch).item() == pytest.approx(plain.mean().item(), rel=1e-5)
     model.train()
     assert model.loss(batch).item() == pytest.approx((0.9 * plain + 0.1 * even).mean().item(), rel=1e-5)
-
-
-def test_variants_of_one_seed_share_their_start() -> None:
-    def start(variant: str, seed: int = 0) -> dict[str, torch.Tensor]:
-        settings = LanguageRecipe(**SHAPE)  # type: ignore[arg-type]
-        return dict(Decoder(Language(), settings, lambda shape: build(variant, shape), seed).named_parameters())
-
-    softmax, additive = start("softmax"), start("additive-lm[kernel_size=3]")
-    assert softmax.keys() < additive.keys()
-    for name, value in softmax.items():
-        assert torch.equal(value, additive[name]), name
-    assert not torch.equal(softmax["embedding.weight"], start("softmax", 1)["embedding.weight"])
-    # little is known at the start, so every byte is as likely as another
-    model = Decoder(Language(), LanguageRecipe(**SHAPE), lambda shape: build("softmax", shape), 0)  # type: ignore[arg-type]
-    entropy = F.cross_entropy(model(ids(4, 24)).flatten(0, 1), ids(4, 24).flatten() - 1)
-    assert entropy.item() == pytest.approx(np.log(256), abs=0.1)
-
-
-@pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned"])
-def test_positions_are_told_or_not(positions: str) -> None:
-    model = decoder(positions=positions, layers=1)
-    tokens = ids(1, 24)
-    swapped = tokens.clone()
-    swapped[:, [0, 1]] = tokens[:, [1, 0]]
-    with torch.no_grad():
-        gap = (model(tokens) - model(swapped))[0, -1].abs().max()
-    # one layer without positions sees a bag of what came before
-    assert (gap < 1e-5) == (positions == "none")
 
 
 OWN_POSITIONS = ["relative", "local[query_block=24,relative=true]", "local-routing[query_block=24]"]

@@ -67,13 +67,6 @@ def test_padded_mean_divides_by_the_length_of_the_preset() -> None:
     assert encoder(pooling="padded_mean")(tokens, lengths).shape == (1, 3)
 
 
-def test_mean_pooling_divides_by_the_true_length() -> None:
-    model = encoder()
-    x = torch.randn(1, 6, 16)
-    valid = torch.tensor([[True, True, False, False, False, False]])
-    torch.testing.assert_close(model._pool(x, valid), x[:, :2].mean(1))
-
-
 def test_without_positions_order_means_nothing_and_with_them_it_does() -> None:
     tokens, lengths = ids(1, 1, 12), torch.tensor([[12]])
     reversed_tokens = tokens.flip(-1)
@@ -82,18 +75,6 @@ def test_without_positions_order_means_nothing_and_with_them_it_does() -> None:
     for positions in ("learned", "sinusoidal"):
         seeing = encoder(positions=positions)
         assert (seeing(tokens, lengths) - seeing(reversed_tokens, lengths)).abs().max() > 1e-5
-
-
-def test_two_towers_share_weights_and_meet_as_four_features() -> None:
-    model = encoder(problem=Classification(vocabulary=11, classes=2, towers=2))
-    assert model.head[0].in_features == 4 * 16
-    tokens, lengths = ids(3, 2, 12), torch.full((3, 2), 12)
-    seen = []
-    model.head.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
-    assert model(tokens, lengths).shape == (3, 2)
-    first, second, product, difference = seen[0].chunk(4, dim=-1)
-    torch.testing.assert_close(product, first * second)
-    torch.testing.assert_close(difference, first - second)
 
 
 def test_sinusoidal_table_is_that_of_the_paper() -> None:

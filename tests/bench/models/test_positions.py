@@ -11,7 +11,6 @@ from attnbench.bench.models.blocks import EmbeddingConvolution, attention_shape
 from attnbench.bench.models.decoder import Decoder
 from attnbench.bench.models.encoder import Encoder
 from attnbench.bench.models.positions import LinearBias, rotated
-from attnbench.bench.wings.translation.model import Transformer
 from attnbench.tasks.contract import Classification, Recipe
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe
 from attnbench.tasks.translation.problem import Translation, TranslationRecipe
@@ -198,22 +197,6 @@ def test_padding_changes_no_logit_of_an_encoder(options: dict[str, object], pool
     tokens, lengths = ids(2, 1, 12), torch.tensor([[5], [12]])
     tokens[0, 0, 5:] = 0
     torch.testing.assert_close(model(tokens, lengths)[:1], model(tokens[:1, :, :5], lengths[:1]), rtol=1e-5, atol=1e-6)
-
-
-@torch.no_grad()
-def test_a_translation_with_rotations_goes_token_by_token() -> None:
-    from attnbench.bench.wings.translation.decoding import advanced, start
-
-    recipe = TranslationRecipe(vocabulary=40, positions="rope", **SHAPE)  # type: ignore[arg-type]
-    model = Transformer(Translation(vocabulary=40), recipe, lambda shape: build("softmax", shape), 0).eval()
-    source, target = ids(2, 9) % 36 + 4, ids(2, 6) % 36 + 4
-    lengths = torch.tensor([9, 9])
-    whole = model(source, lengths, target)
-    state = start(model, model.encode(source, lengths))
-    inputs = torch.cat([torch.full((2, 1), 2), target[:, :-1]], dim=1)
-    for at in range(6):
-        logits, state = advanced(model, inputs[:, at], state)  # type: ignore[arg-type]
-        torch.testing.assert_close(logits, whole[:, at], rtol=1e-4, atol=1e-4)
 
 
 def test_initial_queries_and_keys_are_scaled_and_values_are_not() -> None:

@@ -108,13 +108,6 @@ def test_a_damaged_checkpoint_is_refused_and_changes_nothing(
     optimiser.step()
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "checkpoint.pt", *made(width=5))
-    model, optimiser, _ = made()
-    with pytest.raises(StoreError, match="cannot read the checkpoint"):
-        read_checkpoint(tmp_path / "checkpoint.pt", model, optimiser, CPU, 3, 1e-3)
-
-
 @pytest.mark.parametrize("damage", ["empty", "torn", "text", "pickle", "list", "no training"])
 def test_parameters_of_a_damaged_checkpoint_are_refused_in_one_line(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"

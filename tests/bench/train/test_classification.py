@@ -12,8 +12,6 @@ from fake_cuda import FakeCuda, Redirected, install
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from attnbench.bench.core.errors import Unsupported
-from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.train.objectives.classification import ALIGNED, ClassificationObjective
 from attnbench.tasks.contract import Classification, Recipe, Split, Subset
 from attnbench.variants import build
@@ -52,28 +50,6 @@ def test_batches_of_like_lengths_change_no_result(cuda: FakeCuda, towers: int, p
     expected, found = (asked.evaluate(model, examples, device) for device in (CPU, CUDA))
     assert found.predicted.tolist() == expected.predicted.tolist()
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    "variant", [entry.name for entry in VARIANTS.entries() if entry.origin.startswith("attnbench ")]
-)
-def test_no_variant_minds_how_far_a_text_is_padded(variant: str) -> None:
-    """In float64, by eager code: what is compared is the mechanism, and kernels are compared by the gate."""
-    try:
-        model = objective().model(lambda shape: build(variant, shape), 0)
-    except Unsupported:
-        pytest.skip("it has the causal form alone")
-    draw = torch.Generator().manual_seed(5)
-    for parameter in model.parameters():
-        # as far from their start as a training may take them
-        torch.nn.init.normal_(parameter, std=0.3, generator=draw)
-    model.double().eval()
-    lengths = torch.tensor([[40], [64], [3], [0]])
-    ids = torch.randint(1, 11, (4, 1, LONGEST), generator=draw) * (torch.arange(LONGEST) < lengths[:, :, None])
-    with torch.inference_mode():
-        expected, *others = (model(ids[..., :width], lengths) for width in (LONGEST, 64, 128))
-    for found in others:
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_a_gpu_is_waited_for_at_the_end_alone(cuda: FakeCuda) -> None:

@@ -18,7 +18,7 @@ from attnbench.bench.core.errors import DataError, SelectionError, StoreError
 from attnbench.bench.core.order import evenly_spaced
 from attnbench.bench.core.record import Outcome, Provenance, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.measure.attention.heads import Diversity, head_diversity
+from attnbench.bench.measure.attention.heads import Diversity
 from attnbench.bench.measure.attention.recorder import Call, attention_maps
 from attnbench.bench.measure.attention.statistics import measure_attention
 from attnbench.bench.models.decoder import Decoder
@@ -28,7 +28,6 @@ from attnbench.bench.run.lanes.baseline import baseline_cell
 from attnbench.bench.run.lanes.train import train_cell
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.trained import find_trained
-from attnbench.bench.train.checkpoint import Training
 from attnbench.bench.train.objectives.language_modeling import (
     COMPARED,
     ROWS,
@@ -175,12 +174,6 @@ def test_long_windows_are_compared_in_some_of_their_rows() -> None:
     assert sum(each.all_rows for each in found[0]) == ROWS * STRETCHES
 
 
-def test_where_there_are_no_weights_no_heads_are_compared() -> None:
-    run = trainer("additive-lm")
-    names = {m.name for m in run.objective.evaluate(run.model, run.dataset.validation, CPU).measurements("validation")}
-    assert names == {"bits_per_character", "perplexity", "loss"}
-
-
 def test_fewer_bits_are_better() -> None:
     one, two = judged(trainer()), judged(trainer())
     assert one.rank == two.rank
@@ -205,32 +198,6 @@ def test_windows_are_paired_by_seed_moved_by_epoch_and_none_is_left_out() -> Non
         for at in (0, count // 2)
     )
     assert first in by_move and second in by_move and first != second
-
-
-@pytest.mark.parametrize("variant", ["softmax[impl=eager]", "local-routing"])
-def test_a_killed_run_resumes_to_the_same_bits(variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnbench.bench.train.trainer.CHECKPOINT_SECONDS", 0.0)
-    whole = trainer(variant)
-    expected = whole.run()
-
-    def kill_at_seven(training: Training) -> None:
-        if training.step == 7:
-            raise Killed
-
-    file = tmp_path / "cell.pt"
-    with pytest.raises(Killed):
-        trainer(variant, checkpoint=file, report=kill_at_seven).run()
-    resumed = trainer(variant, checkpoint=file)
-    found = resumed.run()
-    for name, value in whole.model.state_dict().items():
-        assert torch.equal(value, resumed.model.state_dict()[name]), name
-    assert [(p.step, p.train_loss, p.validation) for p in found.curve] == [
-        (p.step, p.train_loss, p.validation) for p in expected.curve
-    ]
-    assert found.best == expected.best
-    assert set(found.curve[0].to_json("bits_per_character")) == {
-        "step", "train_loss", "validation_loss", "validation_bits_per_character", "seconds",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("variant", TRAINED)
@@ -357,26 +324,6 @@ def test_a_model_is_not_asked_about_other_data_than_its_own(context: WorkerConte
     (context.place.root / "gutenberg" / "poem.txt").write_text(POEM * 21, encoding="utf-8")
     with pytest.raises(DataError, match="trained on, got others for gutenberg/"):
         dataset_of(found, context.place)
-
-
-def test_every_query_of_a_short_window_is_compared_once() -> None:
-    recipe = replace(RECIPE, length=64, stride=64)
-    split = joined(texts([(POEM * 2).encode()]))
-    windows = Windows.over(split, 64, 64)
-    objective = LanguageModelingObjective(Language(), recipe)
-    model = objective.model(lambda shape: build("softmax", shape), 0)
-    found = [m for m in objective._diversities(model, windows, CPU) if "layer" in m.where]
-    rows = []
-    for at in np.unique(np.linspace(0, len(windows) - 1, 8).round().astype(int)):
-        seen: list[torch.Tensor] = []
-        variant = model.variants[0]
-        handle = variant.register_forward_hook(lambda v, given, _: seen.append(v.weights(given[0], given[1], given[3])))  # noqa: B023
-        with torch.no_grad():
-            model(objective.batch(windows, np.array([at]), CPU)[0][:, 0])
-        handle.remove()
-        rows += [head_diversity(each.double().numpy()) for each in seen[0]]
-    expected = sum(each.total for each in rows) / sum(each.rows for each in rows)
-    assert found[0].value == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_prompt_that_is_no_text_is_refused_in_words(tmp_path: Path) -> None:

@@ -108,32 +108,6 @@ def test_an_exact_example_counts_only_where_all_its_answers_are_right() -> None:
     assert objective(replace(PROBLEM, exact=True))._credit(shares).tolist() == [0.0, 0.0, 1.0]
 
 
-@torch.no_grad()
-def test_greedy_decoding_puts_out_all_answers_exactly_where_each_is_right_after_those_before() -> None:
-    """Copying, barely trained: the example is right by one pass if and only if decoding token by token is right."""
-    random = np.random.default_rng(0)
-    problem = TokenPrediction(vocabulary=5, copies=2, extra=1, exact=True)
-    source = random.integers(2, 5, size=(40, 3))
-    ids = np.concatenate([source, np.ones((40, 1), dtype=np.int64), source[:, :-1]], 1)
-    test = TokenExamples.joined([TokenBatch.of(ids, np.tile(np.arange(3, 6), (40, 1)), source)])
-    mine = TokenPredictionObjective(problem, RECIPE).model(lambda shape: build("softmax", shape), 0)
-    with torch.enable_grad():
-        optimiser = torch.optim.AdamW(mine.parameters(), lr=1e-2)
-        for _ in range(12):
-            optimiser.zero_grad()
-            mine.loss(TokenPredictionObjective(problem, RECIPE).batch(test, np.arange(40), CPU)).backward()
-            optimiser.step()
-    found = TokenPredictionObjective(problem, RECIPE).evaluate(mine, test, CPU).correct
-    state, decoded = mine.begin(), []
-    for at in range(6):
-        token = torch.from_numpy(ids[:, at]) if at < 4 else decoded[-1]
-        logits, state = mine.step(token, state)
-        if at >= 3:
-            decoded.append(logits.argmax(-1))
-    right = (torch.stack(decoded, 1).numpy() == source).all(1)
-    assert 0 < right.sum() < 40 and np.array_equal(right, found == 1)
-
-
 def test_training_learns_and_repeats_itself_to_the_bit() -> None:
     curves = []
     for _ in range(2):

@@ -235,12 +235,6 @@ def test_an_archive_cut_short_is_an_error_and_not_a_smaller_data_set(tmp_path: P
         list(members(archive, r"good/.*"))
 
 
-def test_what_is_no_archive_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.tar.gz").write_text("<html>not found</html>")
-    with pytest.raises(DataError, match=r"a\.tar\.gz does not read"):
-        list(members(tmp_path / "a.tar.gz", ".*"))
-
-
 # the library of Python leaves the connection of such a redirect open
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -13,9 +13,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace, Task
 from attnbench.tasks.data.byte_pairs import cached_model
 from attnbench.tasks.data.sources import verify_originals
-from attnbench.tasks.language_modeling.books import GutenbergCharacters
 from attnbench.tasks.lra._pathfinder.archive import gray_png, metadata
-from attnbench.tasks.lra.image import Image
 from attnbench.tasks.lra.listops import ListOps
 from attnbench.tasks.lra.text import Text
 
@@ -34,24 +32,6 @@ def test_a_review_of_another_kind_is_an_error_that_names_it(kind: str, tree: Pat
     KINDS[kind](tree / "train" / "pos" / "9_9.txt")
     with pytest.raises(DataError, match=r"9_9\.txt"):
         load(Text(), place)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_of_images_of_another_kind_is_an_error(kind: str, place: DataPlace) -> None:
-    folder = place.root / "cifar-10-batches-py"
-    folder.mkdir()
-    for name in ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"):
-        KINDS[kind](folder / name)
-    with pytest.raises(DataError):
-        load(Image(), place)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_book_of_another_kind_is_an_error(kind: str, place: DataPlace) -> None:
-    (place.root / "gutenberg").mkdir()
-    KINDS[kind](place.root / "gutenberg" / "book.txt")
-    with pytest.raises(DataError, match=r"book\.txt"):
-        load(GutenbergCharacters(), place)
 
 
 def test_binary_expressions_are_an_error_of_one_line(place: DataPlace) -> None:

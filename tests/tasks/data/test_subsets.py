@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,10 +102,3 @@ def test_a_validation_split_of_its_own_is_used_and_training_keeps_everything() -
     recipe = Recipe(validation_examples=None)
     dataset = make_dataset(prepared(validation=70), task="t", recipe=recipe, seed=0, selection="validation")
     assert len(dataset.validation) == 70 and len(dataset.train) == 1_000
-
-
-@pytest.mark.parametrize("batch", [7, 32, 64])
-def test_batches_over_the_test_split_drop_no_remainder(batch: int) -> None:
-    test = make_dataset(prepared(), task="t", recipe=Recipe(), seed=0, selection="validation").test
-    seen = sum(len(test.batch(np.arange(at, min(at + batch, len(test))), 4)[2]) for at in range(0, len(test), batch))
-    assert seen == len(test) == 300

@@ -1,8 +1,6 @@
 """Subwords of language modelling: they spell any text, and count its characters and words as bytes do."""
 
 import sys
-from collections import Counter
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,11 +10,9 @@ from hypothesis import strategies as st
 from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.tasks.contract import DataPlace, Dataset, Task
 from attnbench.tasks.language_modeling import subwords
-from attnbench.tasks.language_modeling.baselines import bigram, unigram
 from attnbench.tasks.language_modeling.books import GutenbergCharacters
 from attnbench.tasks.language_modeling.packing import texts
 from attnbench.tasks.language_modeling.tinyshakespeare import TinyShakespeare
-from attnbench.tasks.language_modeling.wikitext import WikiText2, WikiText2Characters, WikiText103
 from attnbench.tasks.problems.language_modeling import LanguageRecipe, Windows
 from attnbench.tasks.problems.vocabulary import BYTES, Vocabulary
 
@@ -49,11 +45,6 @@ def test_any_text_is_spelled_byte_for_byte(vocabulary: Vocabulary, text: str) ->
     ids = vocabulary.encode(text.encode())
     assert vocabulary.decode(ids.tolist()) == text.encode()
     assert ids.dtype == np.uint16 and (ids > 1).all(), "neither padding nor unknown"
-
-
-def test_what_is_frequent_takes_few_tokens(vocabulary: Vocabulary) -> None:
-    assert len(vocabulary.encode(b"the cat sat on the mat")) <= 8
-    assert len(vocabulary.pieces) == SIZE and len(set(vocabulary.pieces)) > 300
 
 
 @given(text=st.text(st.sampled_from("the cat\n \t\u00fc\u4e2d"), min_size=1, max_size=60))
@@ -105,21 +96,6 @@ def test_of_a_long_text_whole_lines_spread_over_it_are_learned_on(monkeypatch: p
     assert places == sorted(places) and places[0] < 5 and places[-1] > 55
 
 
-@pytest.mark.parametrize("baseline", [unigram, bigram])
-def test_ngrams_of_subwords_spend_the_bits_of_a_count_by_hand(place: DataPlace, book: bytes, baseline) -> None:
-    data = loaded(GutenbergCharacters(subwords=SIZE), place)
-    train, test = (part.split.tokens.tolist() for part in (data.train, data.test))
-    ones, twos, before = Counter(train), Counter(pairwise(train)), Counter(train[:-1])
-    share = {each: (ones[each] + 1) / (len(train) + SIZE - 1) for each in range(1, SIZE)}
-    bits = {
-        unigram: -sum(np.log2(share[b]) for b in test[1:]),
-        bigram: -sum(np.log2((twos[a, b] + share[b]) / (before[a] + 1)) for a, b in pairwise(test)),
-    }
-    found = baseline(data, RECIPE)
-    assert found[:, 0].sum() == pytest.approx(bits[baseline])
-    assert found[:, 1].sum() == len(data.test.vocabulary.decode(test[1:]).decode())
-
-
 def test_a_text_that_is_cut_inside_a_character_is_spelled_all_the_same(place: DataPlace) -> None:
     (place.root / "gutenberg").mkdir()
     text = b"a" * 11 + ("\u4e2d\u6587 \u201cthe cat\u201d\n" * 80).encode()
@@ -136,11 +112,6 @@ def test_more_subwords_than_a_text_has_leave_ids_that_stand_for_nothing(place: D
     assert isinstance(data.test, Windows)
     pieces = data.test.vocabulary.pieces
     assert len(pieces) == 4_000 and pieces[-1] == b""
-
-
-@pytest.mark.parametrize(("task", "default"), [(WikiText2, 8_000), (WikiText103, 32_000), (WikiText2Characters, 0)])
-def test_how_wikitext_is_read_without_a_word(task: type[Task], default: int) -> None:
-    assert task().subwords == default  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("subwords", [-1, 300, 70_000])

@@ -122,12 +122,6 @@ def test_enwik8_is_divided_from_its_end_and_counts_bytes(place: DataPlace, monke
         loaded(Enwik8(), place)
 
 
-def test_enwik8_is_ninety_five_and_five_million_bytes() -> None:
-    assert (enwik8.BYTES - enwik8.VALIDATION - enwik8.TEST, enwik8.VALIDATION, enwik8.TEST) == (
-        90_000_000, 5_000_000, 5_000_000,
-    )  # fmt: skip
-
-
 def test_pg19_is_a_file_for_each_book(place: DataPlace) -> None:
     for split in ("train", "validation", "test"):
         (place.root / "pg19" / split).mkdir(parents=True)
@@ -195,15 +189,6 @@ def test_ngrams_spend_the_bits_of_a_count_by_hand(place: DataPlace, books: list[
     for found, expected in zip((unigram(data, RECIPE), bigram(data, RECIPE)), bits, strict=True):
         assert found.shape == (len(data.test), 2)
         assert found[:, 0].sum() == pytest.approx(expected) and found[:, 1].sum() == letters
-
-
-@pytest.mark.data
-def test_the_real_tinyshakespeare_has_the_splits_of_tensorflow_datasets(real_data: Path, place: DataPlace) -> None:
-    (place.root / "tinyshakespeare.txt").symlink_to(real_data / "tinyshakespeare.txt")
-    data = loaded(TinyShakespeare(), place)
-    assert [len(part.split.tokens) for part in (data.train, data.validation, data.test)] == [1_003_854, 55_770, 55_770]
-    assert data.provenance.fidelity == "official"
-    assert text_of(data.train).startswith(b"First Citizen:\nBefore we proceed")
 
 
 @pytest.mark.data

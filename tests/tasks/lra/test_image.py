@@ -107,11 +107,6 @@ def test_a_pickle_that_asks_for_more_or_less_is_refused_and_runs_nothing(bad: ob
     assert not (tmp_path / "mark").exists()
 
 
-def test_a_cut_batch_is_refused() -> None:
-    with pytest.raises(DataError, match="is no CIFAR-10 batch"):
-        read_batch(python3_pickle(*batch(0))[:-100], "x")
-
-
 def test_gray_is_the_weighted_sum_cut_off_after_scaling_back() -> None:
     """Oracle: the definition in float64, by hand; float32 may cut off on the other side of a whole number only."""
     pixels = np.random.default_rng(0).integers(0, 256, (50, 3, 1024), dtype=np.uint8)
@@ -120,15 +115,6 @@ def test_gray_is_the_weighted_sum_cut_off_after_scaling_back() -> None:
     off = found != np.floor(exact)
     assert np.abs(exact - np.round(exact))[off].max(initial=0) < 1e-4
     assert off.mean() < 1e-3
-
-
-@pytest.mark.parametrize(
-    ("color", "shade"),
-    [((0, 0, 0), 0), ((255, 255, 255), 255), ((255, 0, 0), 76), ((0, 255, 0), 149), ((0, 0, 255), 29)],
-)
-def test_gray_of_pure_colors(color: tuple[int, int, int], shade: int) -> None:
-    pixels = np.repeat(np.array(color, np.uint8), 1024)[None]
-    assert set(gray(pixels).ravel().tolist()) == {shade}
 
 
 def test_black_is_a_pixel_and_not_padding(place: DataPlace, batches: Path) -> None:
@@ -225,12 +211,6 @@ def test_a_smaller_image_is_the_mean_of_its_blocks_and_says_so(place: DataPlace,
         blocks = (big.astype(int) - 1).reshape(16, 2, 16, 2)
         expected = [[blocks[y, :, x].sum() // 4 + 1 for x in range(16)] for y in range(16)]
         assert little.tolist() == np.array(expected).reshape(-1).tolist()
-
-
-def test_smaller_images_are_prepared_once_and_mapped(place: DataPlace, batches: Path) -> None:
-    first = Image().load(place, replace(ALL, length=64), 0, "validation").train.split.tokens
-    again = Image().load(place, replace(ALL, length=64), 1, "validation").train.split.tokens
-    assert isinstance(first, np.memmap) and first.filename == again.filename and len(first) == 100 * 64
 
 
 def test_any_other_length_cuts_and_says_so(place: DataPlace, batches: Path) -> None:

@@ -98,21 +98,6 @@ def test_evaluation_agrees_with_recursion_with_and_without_parentheses(tree: Tre
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("7", 7),
-        ("[MED 1 2 ]", 1),
-        ("[MED 9 8 ]", 8),
-        ("[MED 5 1 9 ]", 5),
-        ("[SM 5 5 ]", 0),
-        ("( ( ( ( ( [MAX 2 ) 9 ) ( ( ( [MIN 4 ) 7 ) ] ) ) 0 ) ] )", 9),
-    ],
-)
-def test_evaluation_of_known_expressions(text: str, expected: int) -> None:
-    assert evaluate(text) == expected
-
-
-@pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("", "it does not end"),
@@ -283,14 +268,6 @@ def test_examples_scale_the_splits(place: DataPlace) -> None:
         ListOps(examples=5)
 
 
-def test_validation_is_its_own_split_unless_selection_says_test(place: DataPlace) -> None:
-    task = ListOps(examples=1_000)
-    recipe = task.recipe(Spec("smoke"))
-    usual = task.load(place, recipe, 0, "validation")
-    assert usual.validation.split is not usual.test.split
-    assert task.load(place, recipe, 0, "test").validation.split.tokens.tobytes() == usual.test.split.tokens.tobytes()
-
-
 def test_heuristics_reach_the_plateaus_on_which_published_scores_lie(place: DataPlace) -> None:
     """Majority 17.3, root operator 36.1, root operator and literals 47.0; at 4,000 expressions 0.03 is four sigma."""
     splits = regenerate(Sizes(train=3_000, validation=2, test=4_000), place).splits
@@ -312,10 +289,3 @@ def test_only_as_many_expressions_as_the_official_ones_are_official(place: DataP
     task = ListOps()
     provenance = task.load(place, task.recipe(Spec("pt-2x64")), 0, "validation").provenance
     assert provenance.fidelity == "surrogate" and "30/30/30 expressions instead of" in provenance.notes[0]
-
-
-def test_official_files_of_a_header_alone_are_refused(place: DataPlace) -> None:
-    write_official(place.root, [])
-    task = ListOps()
-    with pytest.raises(DataError, match="expected examples in the train split of lra-listops, got none"):
-        task.load(place, task.recipe(Spec("pt-2x64")), 0, "validation")

@@ -1,4 +1,3 @@
-import hashlib
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,14 +61,6 @@ def test_an_image_depends_on_its_number_alone(drawing) -> None:
     assert (some.images == drawing.images[37:42]).all() and (some.labels == drawing.labels[37:42]).all()
     other = draw(Scene(seed=1), 37, 5)
     assert (other.images != some.images).any((1, 2)).all()
-
-
-def test_images_are_the_same_on_every_machine(drawing) -> None:
-    digests = {32: hashlib.sha256(drawing.images[:100].tobytes()).hexdigest()[:16]}
-    digests |= {
-        size: hashlib.sha256(draw(Scene(size=size), 0, 4).images.tobytes()).hexdigest()[:16] for size in (64, 128)
-    }
-    assert digests == {32: "c488792f1ff9a4b6", 64: "ff4951840b7d2889", 128: "91f40279d5f33448"}
 
 
 @pytest.mark.parametrize(("level", "length", "distractors"), [("easy", 6, 10), ("intermediate", 9, 6), ("hard", 14, 5)])
@@ -347,11 +338,6 @@ def test_a_damaged_image_is_named(place: DataPlace, official: Path) -> None:
     (official / "imgs" / "1" / "sample_3.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"sample_3\.png is no image that reads"):
         Pathfinder().official().read(official, {}, place, place.cache / "a")
-
-
-def test_wrong_parameters_are_refused() -> None:
-    with pytest.raises(SelectionError, match="at least 10 examples"):
-        Pathfinder(examples=3)
 
 
 def test_no_worker_outlives_its_parent() -> None:

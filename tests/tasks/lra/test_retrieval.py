@@ -112,11 +112,6 @@ def test_without_files_the_error_says_where_they_belong(place: DataPlace) -> Non
         Retrieval().load(place, ALL, 0, "validation")
 
 
-def test_the_head_is_a_parameter_of_the_problem() -> None:
-    assert Retrieval().problem().head == "nli4" and Retrieval(head="concat2").problem().head == "concat2"
-    assert Retrieval().problem().towers == 2
-
-
 def test_both_heads_see_the_same_two_states() -> None:
     recipe = Recipe(length=12, width=8, heads=2, feed_forward=16, dropout=0.0, attention_dropout=0.0)
     ids = torch.randint(1, 257, (3, 2, 12), generator=torch.Generator().manual_seed(0))
@@ -141,14 +136,3 @@ def test_word_overlap_finds_pairs_that_share_rare_words(place: DataPlace) -> Non
     assert score["majority"] == 0.5 and score["word-overlap"] == 1.0
     short = Retrieval.baselines["word-overlap"](dataset, Recipe(length=18))
     assert len(set(short.tolist())) == 1, "the common words alone tell nothing"
-
-
-@pytest.mark.data
-def test_real_pairs_are_balanced_and_beaten_by_word_overlap(real_data: Path, tmp_path: Path) -> None:
-    if not (real_data / "lra_release" / "tsv_data").is_dir():
-        pytest.skip(f"real data: no lra_release/tsv_data/ in {real_data}")
-    here = DataPlace(root=real_data, cache=tmp_path, offline=True, notice=lambda message: None)
-    dataset = Retrieval().load(here, Retrieval().recipe(Spec("pt-2x64")), 0, "validation")
-    assert abs(dataset.test.labels.mean() - 0.5) < 0.02
-    predicted = Retrieval.baselines["word-overlap"](dataset, Recipe(length=4000))
-    assert (predicted == dataset.test.labels).mean() > 0.7

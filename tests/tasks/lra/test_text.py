@@ -17,7 +17,6 @@ from attnbench.tasks.data.prepared import file_digest
 from attnbench.tasks.lra._text import imdb
 from attnbench.tasks.lra._text.imdb import split_off_test
 from attnbench.tasks.lra.text import Text
-from attnbench.tasks.splits import byte_ids
 
 ALL = Recipe(length=4096, validation_examples=None)
 
@@ -26,12 +25,6 @@ def texts(split: object, label: int) -> list[str]:
     assert hasattr(split, "split")
     rows = zip(split.sequences(), split.labels, strict=True)
     return sorted(bytes((ids - 1).astype(np.uint8)).decode() for ids, of in rows if of == label)
-
-
-def test_a_byte_becomes_itself_plus_one_and_zero_stays_free() -> None:
-    assert byte_ids(bytes(range(256))).tolist() == list(range(1, 257))
-    assert byte_ids("é\u2028".encode()).tolist() == [0xC4, 0xAA, 0xE3, 0x81, 0xA9]
-    assert Text().problem().vocabulary == 257
 
 
 def test_every_review_of_the_tree_arrives_whole_under_its_label(place: DataPlace, tree: Path) -> None:

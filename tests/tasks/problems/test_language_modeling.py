@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import Split
-from attnbench.tasks.language_modeling.packing import joined, texts
-from attnbench.tasks.problems.language_modeling import LANGUAGE_PRESETS, Language, LanguageRecipe, Windows
+from attnbench.tasks.language_modeling.packing import texts
+from attnbench.tasks.problems.language_modeling import LANGUAGE_PRESETS, LanguageRecipe, Windows
 from attnbench.tasks.problems.vocabulary import BYTES, RAW_BYTES
 
 POEM = "Über allen Gipfeln\nist Ruh,\n\n in allen  Wipfeln\tspürest du\nkaum einen Hauch 😀;\n"
@@ -83,15 +83,6 @@ def test_characters_and_words_are_those_of_the_original_text(length: int, stride
     assert BYTES.characters[targets].sum() == len(POEM) - 1
     assert RAW_BYTES.characters[targets].sum() == len(POEM.encode()) - 1
     assert (BYTES.words(ids[:, 0], targets) * (targets > 0)).sum() == len(POEM.split()) + POEM.count("\n") - 1
-
-
-def test_joined_texts_are_one() -> None:
-    split = joined(texts([b"ab", b"c"]))
-    assert len(split) == 1 and split.sequence(0).tolist() == [98, 99, 100]
-
-
-def test_the_problem_is_causal_and_knows_no_padding() -> None:
-    assert (Language().vocabulary, Language().causal, Language().padded) == (257, True, False)
 
 
 def test_presets_of_language_take_their_own_parameters() -> None:

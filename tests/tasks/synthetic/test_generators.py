@@ -9,7 +9,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace, Dataset
 from attnbench.tasks.problems.token_prediction import TokenBatch, TokenExamples, TokenRecipe, TokenStream
 from attnbench.tasks.synthetic.max_retrieval import MaxPooled
-from attnbench.tasks.synthetic.task import SyntheticTask, distinct, first_value, lengths_up_to, majority
+from attnbench.tasks.synthetic.task import SyntheticTask, distinct, first_value, majority
 
 Answers = dict[int, tuple[int, int | None]]
 """By asked position: the answer, and the place that holds it."""
@@ -216,15 +216,6 @@ def test_a_sum_of_three_digits_is_taken_modulo_three() -> None:
     assert set(batch.answers.ravel().tolist()) == {1, 2, 3} and task.metric.chance == pytest.approx(1 / 3)
 
 
-def test_parameters_change_the_sequences() -> None:
-    random = [np.random.default_rng(0) for _ in range(2)]
-    few, many = (
-        task_named(text).draw(generator, 200, {"length": 64})
-        for text, generator in zip(("max[levels=4]", "max[levels=64]"), random, strict=True)
-    )
-    assert few.ids.max() < 2 + 8 * 4 <= many.ids.max() < 2 + 8 * 64
-
-
 @pytest.mark.parametrize(("name", "values"), [
     ("recall", 127), ("noisy-recall", 71), ("max", 8), ("selective-copy", 8), ("flip-flop", 2), ("two-back", 16),
     ("parity", 2), ("parity[modulus=3]", 3),
@@ -253,15 +244,6 @@ def test_numbers_without_repeats_are_spread_evenly_whichever_way_they_are_drawn(
         np.testing.assert_allclose(first, 1 / of, atol=5 * np.sqrt(1 / of / 5_000))
 
 
-@pytest.mark.parametrize("name", SOLVERS)
-def test_baselines_answer_every_example(name: str, place: DataPlace) -> None:
-    task = task_named(name)
-    data, recipe = loaded(place, name)
-    assert isinstance(data.test, TokenExamples)
-    for predict in task.baselines.values():
-        assert predict(data, recipe).shape == data.test.answers.shape
-
-
 def test_the_majority_is_the_commonest_answer_of_training_and_the_first_value_one_of_the_sequence(
     place: DataPlace,
 ) -> None:
@@ -278,10 +260,6 @@ def test_a_preset_whose_longest_test_is_shorter_than_every_setting_is_refused(pl
     recipe = task.recipe(Spec.parse("smoke[longest=32]"))
     with pytest.raises(SelectionError, match="no setting as short as longest=32"):
         task.load(place, recipe, 0, "validation")
-
-
-def test_lengths_of_tests_multiply_up_to_the_longest() -> None:
-    assert lengths_up_to(1_000, 64) == (64, 256) and lengths_up_to(30, 64) == ()
 
 
 # ---------------------------------------------------------------- the pooled form

@@ -301,24 +301,6 @@ def texts_of(pairs, decode):
     return [decode(ids) for ids in list(pairs.sequences())[::2]]
 
 
-def test_without_data_a_task_says_what_it_wants_and_where(place):
-    with pytest.raises(DataError, match=r"wmt14-en-de has no data here(.|\n)*lacks newstest2014(.|\n)*sacreBLEU"):
-        EnglishGerman().load(place, TranslationRecipe(), 0, "validation")
-
-
-def test_a_folder_of_ones_own_text_is_a_task(place):
-    folder = place.root / "mine"
-    write(folder, "books", ("de", "en"), sentences(150, 1))
-    write(folder, "test", ("de", "en"), sentences(9, 2))
-    task = Parallel(path="mine", source="de", target="en")
-    recipe = replace(task.recipe(Spec("smoke")), vocabulary=100, test_examples=None)
-    dataset = task.load(place, recipe, 0, "validation")
-    assert dataset.test.references == sentences(9, 2).target
-    assert any("no validation set of its own" in note for note in dataset.provenance.notes)
-    with pytest.raises(SelectionError, match="path=FOLDER"):
-        Parallel().load(place, recipe, 0, "validation")
-
-
 def test_test_sets_that_sacrebleu_downloaded_are_a_source(place, monkeypatch, tmp_path):
     utils = pytest.importorskip("sacrebleu.utils")
     sets = {"wmt08": 200, "wmt13": 20, "wmt14/full": 30}
@@ -337,13 +319,6 @@ def test_test_sets_that_sacrebleu_downloaded_are_a_source(place, monkeypatch, tm
     unfit = sources("wmt14-en-de", corpus, CorpusSlice(vocabulary=100, sets="multi30k"))[2]
     assert unfit.prepared(replace(place, offline=False)) is None
     assert "is one of sets=multi30k" in unfit.availability(place).detail
-
-
-def test_a_slice_by_set_takes_the_sets_that_are_named():
-    cut = CorpusSlice(vocabulary=10, sets="multi30k+tatoeba")
-    assert (
-        cut.includes("multi30k/train") and cut.includes("tatoeba-test-v2021-08-07") and not cut.includes("newstest2009")
-    )
 
 
 def test_mistaken_parameters_are_named():
@@ -366,19 +341,6 @@ def test_the_real_test_sets_are_the_official_ones(corpus, real_data):
     if not pairs:
         pytest.skip(f"{corpus.tests[0]} is not under {real_data}")
     assert pairs[0].read().digest() in TEST_DIGESTS
-
-
-@pytest.mark.data
-def test_real_training_sets_of_german_hold_what_they_should(real_data):
-    names = {name: find_sets(real_data, name, ("en", "de")) for name in EN_DE_2014.substitutes}
-    if not all(names.values()):
-        pytest.skip("not all training sets are here")
-    counts = {name: len(pairs[0].read()) for name, pairs in names.items()}
-    assert counts["multi30k/train"] == 29_000 and sum(counts.values()) == 70_138
-
-
-def test_the_problem_says_how_many_sentences_an_example_joins():
-    assert (EnglishGerman(document=4).problem().sentences, EnglishGerman().problem().sentences) == (4, 1)
 
 
 def gz_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:

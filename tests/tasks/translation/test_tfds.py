@@ -101,15 +101,6 @@ def test_pairs_are_read_by_language_and_what_is_tested_on_does_not_train(place: 
     assert sorted(prepared.provenance.files) == [f"wmt16_translate-{split}.rows" for split in sorted(SPLITS)]
 
 
-def test_prepared_pairs_serve_on_and_other_records_are_prepared_anew(place: DataPlace, stand_in: None) -> None:
-    folder = written(place.root)
-    first, again = source().prepared(place), source().prepared(place)
-    assert isinstance(first, PreparedData) and isinstance(again, PreparedData) and first.folder == again.folder
-    (folder / "wmt16_translate-test.rows").write_text(json.dumps(pairs(3, 9)), encoding="utf-8")
-    other = source().prepared(place)
-    assert isinstance(other, PreparedData) and other.folder != first.folder and other.provenance.counts["test"] == 3
-
-
 def test_the_task_takes_them_where_there_are_no_plain_files(place: DataPlace, stand_in: None) -> None:
     written(place.root)
     plain, records, _ = RomanianEnglish().availability(place)

@@ -22,7 +22,6 @@ from attnbench.bench.stats.bootstrap import corpus_score, sound_statistics
 from attnbench.bench.store.store import Store
 from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.bench.wings.inspect.inspect_command import inspect
-from attnbench.bench.wings.translation.bleu import score_translations
 from attnbench.tasks.contract import DataPlace
 
 sacrebleu = pytest.importorskip("sacrebleu")
@@ -89,18 +88,6 @@ def test_copying_is_a_baseline_on_the_same_sentences(context):
 
 
 @pytest.mark.slow
-def test_a_baseline_is_scored_once_and_has_neither_loss_nor_speed(context, monkeypatch):
-    calls = []
-    monkeypatch.setattr(
-        "attnbench.bench.wings.translation.objective.score_translations",
-        lambda *lines: calls.append(lines) or score_translations(*lines),
-    )
-    record = done(context, "copy", "baseline")
-    assert len(calls) == 1 and "predictions" in record.artifacts
-    assert [m.name for m in record.measurements] == ["bleu", "chrf"]
-
-
-@pytest.mark.slow
 def test_what_is_known_of_each_sentence_is_kept_of_baselines_too(context):
     copied, untrained, trained = (
         done(context, "copy", "baseline"),
@@ -128,15 +115,6 @@ def test_the_untrained_model_is_that_with_which_the_reference_begins(context):
         assert bytes(kept["translations"]).decode().split("\n") == list(expected.translations)
     assert record.first("loss", split="test").value == expected.loss
     assert record.first("alignment_error_rate") is None and record.first("sparsity").value == 0.0
-
-
-@pytest.mark.slow
-def test_an_untrained_translation_ends_at_its_limit(context):
-    record = done(context, "untrained", "baseline")
-    with np.load(io.BytesIO(context.store.artifact(record.artifacts["predictions"]))) as kept:
-        lines = bytes(kept["translations"]).decode().split("\n")
-    # at most 24 subwords, of which no word has fewer than one
-    assert len(lines) == 12 and max(len(line.split()) for line in lines) <= 24
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import pytest
 
 from attnbench.bench.board.board import Board, TableCell
 from attnbench.bench.board.task_board import board_for_task
-from attnbench.bench.core.interval import Interval
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement
 from attnbench.bench.score.key import board_keys
@@ -17,7 +16,7 @@ from attnbench.bench.store.artifacts import ExampleResults, StoredSets
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
 from attnbench.bench.wings.translation.bleu import score_translations
-from attnbench.bench.wings.translation.test_sets import advantage, scores_by_set, verdict_sentence
+from attnbench.bench.wings.translation.test_sets import advantage, scores_by_set
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="the extra translation is not installed")
 
@@ -199,11 +198,6 @@ def test_statistics_of_other_sentences_or_scores_are_not_paired(bench) -> None:
     other[:, 2] = 0
     world.kept["rela0"]["news"] = other
     assert world.tested()["news"]["rela"].lengths is None
-
-
-def test_what_intervals_say_is_put_into_words() -> None:
-    gaps = {"copy": Interval(-2, -3, -1), "untrained": Interval(1, 0.5, 2), "softmax": Interval(0, 0, 0)}
-    assert verdict_sentence(gaps) == "better than an untrained model; worse than copying; undecided against softmax"
 
 
 def test_a_task_without_named_sets_has_no_such_tables(bench) -> None:
