@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...tasks.problems.language_modeling import Language
 from ..core.spec import Spec
 from ..store.learning_rates import RATE_SETTINGS
 from ..store.problems import problem_of
@@ -63,7 +62,7 @@ def setting_words(setting: Mapping[str, Any]) -> list[str]:
     words += [part.format_map(setting) for name, (least, part) in _OPTIONAL.items() if setting.get(name, 0) > least]
     if setting.get("query_key_scale", 1.0) != 1.0:
         words.append(f"initial projections to queries and keys times {setting['query_key_scale']:g}")
-    if problem is Language and setting.get("longest"):
+    if problem.objective == "language_modeling" and setting.get("longest"):
         words.append(f"by position in windows of {setting['longest']:,}")
     departures = setting.get("departures")
     return words + ([f"differs from the published code: {departures}"] if departures else [])

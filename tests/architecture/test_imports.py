@@ -33,7 +33,6 @@ ALLOWED = {
     "board": {"core", "stats", "store", "score"},
 }
 ALLOWED["api"] = set(ALLOWED)
-ALLOWED["wings"] = set(ALLOWED)
 ALLOWED["cli"] = ALLOWED["api"] | {"api"}
 ALLOWED["wings"] = ALLOWED["cli"] | {"cli"}
 """Which packages of bench/ each of them may import; late imports and those for typing count too."""
