@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from attnbench.tasks.contract import Split, Subset
 from attnbench.tasks.problems.language_modeling import Windows
 from attnbench.tasks.problems.token_prediction import TokenBatch, TokenExamples
-from attnbench.tasks.translation.problem import SentencePairs
 
 Batch = tuple[npt.NDArray[np.generic], ...]
 
@@ -58,12 +57,6 @@ def windowed(subset: Windows, at: npt.NDArray[np.int64], length: int) -> Batch:
     return ids, subset.reads[chosen][:, None], targets
 
 
-def paired(subset: SentencePairs, at: npt.NDArray[np.int64], length: int) -> Batch:
-    sides = [[subset.split.sequence(int(i), side)[:length] for i in subset.indices[at]] for side in (0, 1)]
-    lengths = np.array([len(source) for source in sides[0]], dtype=np.int64)[:, None]
-    return padded(sides[0])[:, None], lengths, padded(sides[1]).astype(np.int64)
-
-
 def same(found: Batch, expected: Batch) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype and one.shape == other.shape and np.array_equal(one, other)
@@ -102,14 +95,6 @@ def test_a_batch_of_windows_is_its_rows(seed: int, sequences: int, longest: int,
         ):
             places = at % len(each) if len(each) else at
             same(each.batch(places, length), windowed(each, places, length))
-
-
-@given(seeds, st.integers(1, 12), lengths, lengths, st.integers(0, 8))
-def test_a_batch_of_sentence_pairs_is_its_rows(seed: int, sequences: int, longest: int, length: int, size: int) -> None:
-    split = drawn_split(seed, sequences, longest, towers=2)
-    pairs = SentencePairs(split=split, indices=np.arange(len(split))[::-1].copy())
-    at = np.random.default_rng(seed).integers(0, len(pairs), size)
-    same(pairs.batch(at, length), paired(pairs, at, length))
 
 
 @given(seeds, st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(0, 8))

@@ -28,15 +28,6 @@ class AttentionView:
     weights: npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InspectedExample:
-    """One example and its attention. `text`: the input and the output, as far as they are text."""
-
-    name: str
-    text: tuple[str, ...]
-    views: tuple[AttentionView, ...]
-
-
 @runtime_checkable
 class InspectsExamples(Protocol):
     """An objective whose model has several kinds of attention, so that it shows its examples itself."""

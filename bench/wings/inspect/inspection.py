@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from ....tasks.problems.language_modeling import Windows
 from ...core.decode import utf8
 from ...core.errors import SelectionError
 from ...measure.attention.recorder import Call, recording
-from ...measure.attention.view import MOST_TOKENS, AttentionView, InspectedExample, InspectsExamples, numbered, view
+from ...measure.attention.view import MOST_TOKENS, AttentionView, InspectsExamples, numbered, view
 from ...models.blocks import Model
 from ...models.decoder import Decoder
 from ...train.objectives.registry import objective_for
@@ -22,6 +23,15 @@ from .load_model import LoadedModel
 
 CONTINUATION = 40
 """Tokens that a language model adds to a given text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectedExample:
+    """One example and its attention. `text`: the input and the output, as far as they are text."""
+
+    name: str
+    text: tuple[str, ...]
+    views: tuple[AttentionView, ...]
 
 
 def inspect_example(trained: LoadedModel, dataset: Dataset, example: int, device: torch.device) -> InspectedExample:

@@ -8,17 +8,11 @@ from attnbench.bench.board.preset_text import setting_words
 from attnbench.tasks.contract import Recipe
 from attnbench.tasks.problems.language_modeling import LanguageRecipe
 from attnbench.tasks.problems.token_prediction import TokenRecipe
-from attnbench.tasks.translation.problem import TRANSLATION_PRESETS, TranslationRecipe
 
 SAID = {
     Recipe: ("2 layers, width 64, 2 heads", "learned positions, mean pooling", "length 512, batch 32, 200 steps"),
     LanguageRecipe: (
         "2 causal layers, width 128", "output tied", "context 128, evaluated in windows 64 apart, batch 8",
-    ),
-    TranslationRecipe: (
-        "2 + 2 layers, pre-norm, width 128", "sinusoidal positions, one vocabulary of at most 6,000",
-        "at most 192 tokens a sentence, batches of at most 2,048 a side, 2,500 steps", "beam 4, length penalty 0.6",
-        "label smoothing 0.1",
     ),
 }  # fmt: skip
 
@@ -30,7 +24,6 @@ def test_each_kind_says_what_is_true_of_it(recipe: type[Recipe]) -> None:
         assert part in words
     assert "learning rate" in words and "float32" in words
     assert ("pooling" in words) == (recipe is Recipe), "only a classifier pools"
-    assert ("batch " in words) == (recipe is not TranslationRecipe), "batches of translation are counted in tokens"
 
 
 def test_one_layer_one_head_and_no_positions_read_as_such() -> None:
@@ -39,7 +32,7 @@ def test_one_layer_one_head_and_no_positions_read_as_such() -> None:
 
 
 def test_steps_of_several_batches_and_averaged_states_are_said() -> None:
-    words = setting_words(asdict(TRANSLATION_PRESETS["base"]))
+    words = setting_words(asdict(Recipe(accumulate=4, averaged=5)))
     assert "4 batches to a step" in words and "the last 5 evaluated states averaged" in words
     assert not [each for each in setting_words(asdict(Recipe())) if "averaged" in each or "to a step" in each]
 

@@ -10,10 +10,8 @@ from attnbench.bench.gate.suite import quick_gate
 from attnbench.bench.models.blocks import Model
 from attnbench.bench.models.decoder import Decoder
 from attnbench.bench.models.encoder import Encoder
-from attnbench.bench.wings.translation.model import Transformer
 from attnbench.tasks.contract import Classification, Recipe
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe
-from attnbench.tasks.translation.problem import Translation, TranslationRecipe
 from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.contract import Layer
 from attnbench.variants.wrappers.matched import MatchedParameters
@@ -67,12 +65,7 @@ def classifier(make) -> Encoder:  # type: ignore[no-untyped-def]
     return Encoder(Classification(vocabulary=50, classes=3), Recipe(**SIZES), make, seed=3).eval()  # type: ignore[arg-type]
 
 
-def translator(make) -> Transformer:  # type: ignore[no-untyped-def]
-    problem = Translation(vocabulary=50, where=("encoder", "decoder"))
-    return Transformer(problem, TranslationRecipe(**SIZES, vocabulary=50), make, seed=3).eval()  # type: ignore[arg-type]
-
-
-MODELS = [language, classifier, translator]
+MODELS = [language, classifier]
 
 
 def softmax(shape: AttentionShape):  # type: ignore[no-untyped-def]
@@ -107,8 +100,7 @@ def test_what_it_adds_is_the_difference_to_the_model_of_softmax(model_of, factor
     whole, added = model_of(make).parameter_counts()
     assert whole - reference == added != 0
     equal, still_added = model_of(matched).parameter_counts()
-    layers = SIZES["layers"] * (2 if model_of is translator else 1)
-    assert still_added == added and abs(equal - reference) <= layers * PER_UNIT / 2
+    assert still_added == added and abs(equal - reference) <= SIZES["layers"] * PER_UNIT / 2
 
 
 def test_a_wrapped_variant_gives_up_what_the_wrapper_adds() -> None:

@@ -13,7 +13,6 @@ from attnbench.bench.models.encoder import Encoder
 from attnbench.bench.models.positions import LinearBias, rotated
 from attnbench.tasks.contract import Classification, Recipe
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe
-from attnbench.tasks.translation.problem import Translation, TranslationRecipe
 from attnbench.variants import AttentionShape, Mask, build
 
 HEADS, DIM, LENGTH = 4, 6, 11
@@ -213,9 +212,7 @@ def test_what_cannot_be_is_refused_with_its_reason() -> None:
     cases = [
         (Classification(vocabulary=9, classes=2), Recipe(positions="alibi"), "for causal models"),
         (Language(), LanguageRecipe(positions="rope", width=12, heads=4), "even head_dim"),
-        (Translation(vocabulary=9), TranslationRecipe(convolution=2), "has no convolution"),
         (Classification(vocabulary=9, classes=2), Recipe(convolution=1), "sees no token before"),
-        (Translation(vocabulary=9), TranslationRecipe(positions="alibi"), "for causal models"),
     ]
     for problem, recipe, reason in cases:
         with pytest.raises(SelectionError, match=reason):

@@ -194,7 +194,7 @@ def test_versions_are_those_of_lane_objective_and_task(monkeypatch):
 
 
 def test_an_untrained_model_hangs_on_the_source_of_the_reference_and_copying_does_not():
-    untrained, copy = (variant_hash(cell(name, "wmt14-en-de", "baseline"), "cpu") for name in ("untrained", "copy"))
+    untrained, copy = (variant_hash(cell(name, "lra-text", "baseline"), "cpu") for name in ("untrained", "copy"))
     assert untrained == variant_hash(cell("softmax"), "cpu") != copy
 
 

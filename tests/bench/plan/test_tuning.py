@@ -12,6 +12,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
 from attnbench.bench.plan.planner import NO_ATTENTION_ADDED, search_of, tuning_cells
 from attnbench.bench.store.learning_rates import first_results
+from attnbench.tasks.contract import Classification
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
 GRID = "smoke[learning_rates=2e-3|8e-3]"
@@ -211,13 +212,16 @@ def test_the_model_without_attention_is_trained_for_every_ranked_task(make):
     assert sum(cell.variant.name == NO_ATTENTION for cell in of(grid, "tune")) == 2
 
 
-@pytest.mark.parametrize(
-    ("tasks", "preset"), [("lra-text", "smoke"), ("wmt14-en-de", "quick"), ("sweep[length=64]", "quick")]
-)
+@pytest.mark.parametrize(("tasks", "preset"), [("lra-text", "smoke"), ("sweep[length=64]", "quick")])
 def test_it_is_not_added_where_it_answers_no_question(make, tasks, preset):
     made = make("rela", tasks, preset=preset)
     assert NO_ATTENTION_ADDED not in made.notices
     assert all(step.cell.variant.name != NO_ATTENTION for step in made.steps)
+
+
+def test_it_is_not_added_where_a_model_cannot_do_without_attention(make, monkeypatch):
+    monkeypatch.setattr(Classification, "works_without_attention", False)
+    assert NO_ATTENTION_ADDED not in make("rela", "lra-listops", preset="quick").notices
 
 
 def test_named_as_a_variant_it_is_timed_too(make):

@@ -22,7 +22,6 @@ from attnbench.bench.train.trainer import Trainer
 from attnbench.tasks.contract import Classification, Dataset, Recipe, Split, Subset
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe, Windows
 from attnbench.tasks.problems.token_prediction import TokenBatch, TokenPrediction, TokenRecipe, TokenStream
-from attnbench.tasks.translation.problem import SentencePairs, Translation, TranslationRecipe
 from attnbench.variants import build
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -61,10 +60,6 @@ def kinds() -> dict[str, tuple[Objective, Subset]]:
         ),
         "language": (
             objective_for(Language(vocabulary=2**16), LanguageRecipe(stride=10, **SMALL)), Windows.over(texts, 20, 10),
-        ),
-        "translation": (
-            objective_for(Translation(vocabulary=2**16), TranslationRecipe(tokens=90, **SMALL)),
-            SentencePairs(split=pairs, indices=np.arange(30)),
         ),
         "tokens": (
             objective_for(TokenPrediction(vocabulary=9), TokenRecipe(longest=20, **SMALL)), TokenStream.of(drawn),

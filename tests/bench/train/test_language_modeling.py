@@ -51,11 +51,7 @@ RECIPE = LanguageRecipe(
     evaluate_batch=3, learning_rate=1e-2,
 )  # fmt: skip
 POEM = "Über allen Gipfeln ist Ruh,\nin allen Wipfeln spürest du\nkaum einen Hauch.\n" * 4
-TRAINED = ["softmax", "additive-lm", "additive-lm[kernel_size=3]", "local", "routing", "local-routing"]
-
-
-class Killed(Exception):
-    pass
+TRAINED = ["softmax", "local-routing"]
 
 
 def toy_data() -> Dataset:

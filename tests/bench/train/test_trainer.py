@@ -49,8 +49,8 @@ def trainer(variant: str = "softmax", seed: int = 0, recipe: Recipe = RECIPE, **
     return Trainer(objective, model, toy_data(), task="toy", seed=seed, device=CPU, **options)  # type: ignore[arg-type]
 
 
-# the last one draws a seed for its own dropout at each step
-@pytest.mark.parametrize("variant", ["softmax[impl=eager]", "general", "rela[impl=eager]"])
+# rela draws a seed for its own dropout at each step, and routing moves its centroids
+@pytest.mark.parametrize("variant", ["softmax[impl=eager]", "general", "rela[impl=eager]", "routing"])
 def test_a_killed_run_resumes_to_the_same_bits(variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnbench.bench.train.trainer.CHECKPOINT_SECONDS", 0.0)
     whole = trainer(variant)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbench.bench.core.errors import DataError, SelectionError
+from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace, Recipe
 from attnbench.tasks.data import sources
@@ -42,8 +42,6 @@ def test_the_length_parameter_overrides_the_presets_and_cuts(place: DataPlace, t
     test = Text().load(place, ALL, 0, "validation").test
     ids, lengths, _ = test.batch(np.arange(len(test)), 5)
     assert ids.shape == (6, 1, 5) and lengths.max() == 5 and ((ids == 0).sum((1, 2)) == 5 - lengths[:, 0]).all()
-    with pytest.raises(SelectionError, match="at least 1 byte"):
-        Text(length=0)
 
 
 def test_another_tree_is_a_surrogate_and_says_so(place: DataPlace, tree: Path) -> None:

@@ -324,8 +324,6 @@ def test_test_sets_that_sacrebleu_downloaded_are_a_source(place, monkeypatch, tm
 def test_mistaken_parameters_are_named():
     with pytest.raises(SelectionError, match="where to join some of encoder, decoder, cross"):
         EnglishGerman(where="everywhere")
-    with pytest.raises(SelectionError, match="pairs of at least 1"):
-        EnglishGerman(pairs=0)
     for sets in ("multi3k", "tatoeba+", "newstest2014"):
         with pytest.raises(SelectionError, match=r"expected sets to join parts of europarl-v7, .*multi30k/train by"):
             EnglishGerman(sets=sets)

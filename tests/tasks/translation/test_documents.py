@@ -6,13 +6,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from attnbench.tasks.contract import DataPlace
+from attnbench.tasks.contract import DataPlace, Split
 from attnbench.tasks.data.prepared import PreparedData
 from attnbench.tasks.splits import bytes_of
 from attnbench.tasks.translation.build import CorpusSlice, RawCorpus, arrange, carve_validation, sample_pairs
 from attnbench.tasks.translation.corpora import EN_DE_2014
 from attnbench.tasks.translation.documents import spans
 from attnbench.tasks.translation.parallel import ParallelSet, without
+from attnbench.tasks.translation.problem import SentencePairs
 from attnbench.tasks.translation.subwords import Subwords
 
 pytest.importorskip("sentencepiece", reason="the extra `translation` is not installed")
@@ -68,6 +69,21 @@ def test_a_smaller_slice_of_documents_is_a_part_of_a_larger_one():
         assert all(set(a.source) <= set(b.source) for a, b in zip(few, more, strict=True))
     for count, made in zip((10, 30, 90), slices, strict=True):
         assert count <= sum(map(len, made)) < count + 4
+
+
+def test_a_batch_of_pairs_is_its_rows_cut_and_padded_to_its_longest():
+    random = np.random.default_rng(0)
+    starts = np.append(0, random.integers(0, 13, 24).cumsum()).astype(np.int64)
+    tokens = random.integers(1, 2**16, starts[-1]).astype(np.uint16)
+    split = Split(tokens=tokens, starts=starts, labels=np.zeros(12, dtype=np.int64), towers=2)
+    pairs, at = SentencePairs(split=split, indices=np.arange(12)[::-1].copy()), np.array([3, 0, 11, 3])
+    source, lengths, target = pairs.batch(at, 9)
+    sides = [[split.sequence(int(11 - row), side)[:9] for row in at] for side in (0, 1)]
+    assert lengths[:, 0].tolist() == [len(row) for row in sides[0]]
+    for table, rows in ((source[:, 0], sides[0]), (target, sides[1])):
+        assert table.shape[1] == max(map(len, rows))
+        for found, row in zip(table, rows, strict=True):
+            assert found.tolist() == [*row.tolist(), *[0] * (table.shape[1] - len(row))]
 
 
 def test_a_document_ends_where_a_sentence_was_left_out():

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.bench.core.errors import DataError
+from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace, Dataset
+from attnbench.tasks.translation.problem import TranslationRecipe
 from attnbench.tasks.translation.tasks import Parallel
 
 pytest.importorskip("sentencepiece", reason="the extra `translation` is not installed")
@@ -65,6 +66,8 @@ def test_a_set_to_train_on_that_is_not_there_is_refused_with_those_that_are(plac
 
 
 def test_what_a_folder_lacks_is_said(place):
+    with pytest.raises(SelectionError, match="path=FOLDER"):
+        Parallel().load(place, TranslationRecipe(), 0, "validation")
     with pytest.raises(DataError, match=r"mine: there is no such folder; put SET\.L1"):
         load(place)
     (place.root / "mine").mkdir()

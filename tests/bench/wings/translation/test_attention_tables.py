@@ -1,13 +1,17 @@
 """What each kind of attention does and how well it aligns, as tables below the board of a translation task."""
 
+from dataclasses import asdict
+
 import pytest
 
 from attnbench.bench.board.board import Board
+from attnbench.bench.board.preset_text import setting_words
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.record import Measurement
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
 from attnbench.bench.wings.translation.attention_tables import lowest_error
+from attnbench.tasks.translation.problem import TranslationRecipe
 
 
 def figures(zeros: dict[str, float], errors: tuple[float, float, float, float]) -> list[Measurement]:
@@ -97,6 +101,17 @@ def test_seeds_are_averaged_and_then_no_single_head_is_named(world) -> None:
     assert lowest_error(table, [1, 3]) == pytest.approx((0.5 + 0.2) / 2)
     part = next(part for part in board(world).parts if part.title.startswith("Alignment"))
     assert texts(part)[0][1] == "0.400"
+
+
+def test_a_preset_of_translation_is_told_in_its_own_words() -> None:
+    words = "; ".join(setting_words(asdict(TranslationRecipe())))
+    for part in (
+        "2 + 2 layers, pre-norm, width 128", "sinusoidal positions, one vocabulary of at most 6,000",
+        "at most 192 tokens a sentence, batches of at most 2,048 a side, 2,500 steps", "beam 4, length penalty 0.6",
+        "label smoothing 0.1",
+    ):  # fmt: skip
+        assert part in words
+    assert "pooling" not in words and "batch 32" not in words
 
 
 def test_a_task_without_such_figures_has_no_such_tables(bench) -> None:

@@ -1,6 +1,5 @@
 """BLEU and chrF: what sacreBLEU says when asked by hand, from counts that can be resampled."""
 
-
 import numpy as np
 import pytest
 

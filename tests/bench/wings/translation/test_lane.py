@@ -21,7 +21,6 @@ from attnbench.bench.run.lanes.train import train_cell
 from attnbench.bench.stats.bootstrap import corpus_score, sound_statistics
 from attnbench.bench.store.store import Store
 from attnbench.bench.train.objectives.registry import objective_for
-from attnbench.bench.wings.inspect.inspect_command import inspect
 from attnbench.tasks.contract import DataPlace
 
 sacrebleu = pytest.importorskip("sacrebleu")
@@ -126,6 +125,7 @@ def test_a_variant_that_cannot_cross_is_unsupported_there_with_the_reason_and_fi
 
 @pytest.mark.slow
 def test_maps_of_a_trained_cell_become_a_page_and_images(context, tmp_path):
+    inspect = pytest.importorskip("attnbench.bench.wings.inspect.inspect_command", exc_type=ImportError).inspect
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
     record = done(context, "softmax")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attnbench.bench.core.errors import Unsupported
+from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.wings.translation.beam_search import beam_search, reordered
@@ -94,9 +94,12 @@ def test_cross_attention_that_depends_on_the_place_of_a_query_is_computed_anew(s
     assert can_cache(model(spec, where=("encoder", "decoder")))
 
 
-@pytest.mark.parametrize("spec", ["relative", "local[flange=2,query_block=2]", "additive-lm"])
-def test_positions_and_windows_decode_with_a_cache_in_the_decoder(spec):
-    translator = model(spec, where=("decoder",)).double()
+@pytest.mark.parametrize(
+    ("spec", "positions"),
+    [("relative", "none"), ("local[flange=2,query_block=2]", "none"), ("additive-lm", "none"), ("softmax", "rope")],
+)
+def test_positions_and_windows_decode_with_a_cache_in_the_decoder(spec, positions):
+    translator = model(spec, replace(TINY, positions=positions), where=("decoder",)).double()
     source, lengths, target = batch(targets=9)
     with torch.inference_mode():
         memory = translator.encode(source, lengths)
@@ -187,6 +190,21 @@ def test_models_of_one_seed_share_all_that_the_variants_do_not_bring():
     assert set(one) < set(other)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not torch.equal(one["embedding.weight"], dict(model(seed=1).named_parameters())["embedding.weight"])
+
+
+def test_positions_and_convolutions_that_cannot_be_are_refused():
+    with pytest.raises(SelectionError, match="for causal models"):
+        model(recipe=replace(TINY, positions="alibi"))
+    with pytest.raises(SelectionError, match="has no convolution"):
+        TINY.with_overrides(Spec.parse("quick[convolution=2]"))
+
+
+@pytest.mark.parametrize(("model_of", "factor"), [(build("gate+softmax"), 1), (build("matched+gate+softmax"), 0)])
+def test_matched_parameters_give_up_what_a_wrapper_adds(model_of, factor):
+    plain, _ = model().parameter_counts()
+    whole, added = Transformer(Translation(vocabulary=2**16), TINY, model_of, 0).parameter_counts()
+    # two layers a side, and cross attention in two of them, of which each gate is a square map
+    assert added == 6 * 16 * 16 and abs(whole - plain - factor * added) <= 4 * 33 / 2
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fake_cuda import Redirected, install
 
 from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.record import Measurement, Provenance
 from attnbench.bench.stats.bootstrap import corpus_score
+from attnbench.bench.train.batch_source import batch_source
 from attnbench.bench.train.trainer import Trainer
 from attnbench.bench.wings.translation.alignment import LayerErrors
 from attnbench.bench.wings.translation.attention import (
@@ -39,10 +41,6 @@ RECIPE = TranslationRecipe(
     layers=1, width=16, heads=2, feed_forward=32, vocabulary=30, length=24, tokens=60, steps=8, warmup=2,
     evaluate_every=4, evaluate_batch=5, learning_rate=1e-2, beam=3,
 )  # fmt: skip
-
-
-class Killed(Exception):
-    pass
 
 
 def write_out(ids):
@@ -100,31 +98,18 @@ def trainer(variant="softmax", **options):
     return Trainer(KIND, model(variant), data(), task="toy", seed=0, device=CPU, **options)
 
 
-@pytest.mark.parametrize("variant", ["softmax", "rela"])
-def test_a_killed_run_resumes_to_the_same_bits(variant, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnbench.bench.train.trainer.CHECKPOINT_SECONDS", 0.0)
-    whole = trainer(variant)
-    expected = whole.run()
-
-    def kill_at_five(training):
-        if training.step == 5:
-            raise Killed
-
-    file = tmp_path / "cell.pt"
-    with pytest.raises(Killed):
-        trainer(variant, checkpoint=file, report=kill_at_five).run()
-    steps = []
-    resumed = trainer(variant, checkpoint=file, report=lambda training: steps.append(training.step))
-    found = resumed.run()
-    assert steps == [5, 6, 7, 8]
-    for name, value in whole.model.state_dict().items():
-        assert torch.equal(value, resumed.model.state_dict()[name]), name
-    assert [p.validation_loss for p in found.curve] == [p.validation_loss for p in expected.curve]
-
-
 def test_the_best_step_is_that_of_the_lowest_validation_loss():
     training = trainer().run()
     assert training.best_step == min(training.curve, key=lambda point: point.validation_loss).step
+
+
+@pytest.mark.parametrize("free", [80 * 2**30, 0])
+def test_batches_of_a_gpu_are_those_of_the_host(free, monkeypatch):
+    install(monkeypatch).free = free
+    feed, device = KIND.feed(data().train, "toy", 1), torch.device("cuda", 0)
+    with Redirected(), batch_source(KIND, data().train, "toy", 1, device, range(2, 30)) as source:
+        for number in range(2, 30):
+            assert all(map(torch.equal, source(number), feed(number, CPU)))
 
 
 def test_a_batch_of_training_keeps_to_the_tokens_of_the_recipe():
