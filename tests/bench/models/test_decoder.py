@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from attnbench.bench.models.decoder import Decoder
-from attnbench.bench.wings.inspect.generate import can_cache, sample
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe
 from attnbench.variants import build
 
@@ -47,7 +46,6 @@ def test_what_comes_later_changes_nothing_before(variant: str) -> None:
 @pytest.mark.parametrize("variant", STEPWISE)
 def test_token_by_token_gives_what_the_whole_sequence_gives(variant: str) -> None:
     model, tokens = decoder(variant).double(), ids(2, 24)
-    assert can_cache(model)
     state, found = model.begin(), []
     with torch.no_grad():
         for column in tokens.unbind(1):
@@ -55,24 +53,6 @@ def test_token_by_token_gives_what_the_whole_sequence_gives(variant: str) -> Non
             found.append(logits)
         torch.testing.assert_close(torch.stack(found, dim=1), model(tokens), rtol=1e-10, atol=1e-10)
     assert state.seen == 24
-
-
-@pytest.mark.parametrize("variant", ["softmax", "additive-lm[kernel_size=3]", "local[query_block=4,flange=4]"])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_sampling_with_a_cache_writes_the_same_text_also_beyond_the_context(variant: str, temperature: float) -> None:
-    model, prompt = decoder(variant), [70, 71, 72]
-    kept, read_again = (
-        list(sample(model, prompt, 60, temperature=temperature, seed=3, cached=cached)) for cached in (True, False)
-    )
-    assert kept == read_again and len(kept) == 60 and min(kept) >= 1 and max(kept) <= 256
-    if temperature:
-        assert kept != list(sample(model, prompt, 60, temperature=temperature, seed=4))
-
-
-def test_a_variant_that_selects_by_the_whole_context_is_read_anew() -> None:
-    model = decoder("local-routing")
-    assert not can_cache(model)
-    assert len(list(sample(model, [70], 30, temperature=1.0, cached=False))) == 30
 
 
 def test_the_output_is_the_embedding_and_padding_is_no_answer() -> None:

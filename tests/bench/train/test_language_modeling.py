@@ -2,44 +2,33 @@
 
 import io
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from language_cells import POEM, context_with_poem, done
 from training_batches import batches
-from typer.testing import CliRunner
 
-from attnbench.bench.cli.app import app
-from attnbench.bench.core.cell import Cell
-from attnbench.bench.core.errors import DataError, SelectionError, StoreError
+from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.order import evenly_spaced
-from attnbench.bench.core.record import Outcome, Provenance, Record
-from attnbench.bench.core.spec import Spec
+from attnbench.bench.core.record import Provenance
 from attnbench.bench.measure.attention.heads import Diversity
 from attnbench.bench.measure.attention.recorder import Call, attention_maps
 from attnbench.bench.measure.attention.statistics import measure_attention
-from attnbench.bench.models.decoder import Decoder
-from attnbench.bench.plan.fingerprint import digest_of_cell
 from attnbench.bench.run.context import WorkerContext
-from attnbench.bench.run.lanes.baseline import baseline_cell
-from attnbench.bench.run.lanes.train import train_cell
-from attnbench.bench.store.store import Store
 from attnbench.bench.store.trained import find_trained
 from attnbench.bench.train.objectives.language_modeling import (
     COMPARED,
     ROWS,
     STRETCHES,
-    LanguageModelingObjective,
     LanguageModelingResult,
     _compare_heads,
 )
 from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.bench.train.trainer import Trainer
-from attnbench.bench.wings.inspect.load_model import dataset_of, load
-from attnbench.tasks.contract import DataPlace, Dataset
+from attnbench.tasks.contract import Dataset
 from attnbench.tasks.language_modeling.packing import joined, texts
 from attnbench.tasks.problems.language_modeling import Language, LanguageRecipe, Windows
 from attnbench.variants import build
@@ -50,7 +39,6 @@ RECIPE = LanguageRecipe(
     layers=1, width=16, heads=2, feed_forward=32, length=12, stride=5, batch=4, steps=12, warmup=3, evaluate_every=4,
     evaluate_batch=3, learning_rate=1e-2,
 )  # fmt: skip
-POEM = "Über allen Gipfeln ist Ruh,\nin allen Wipfeln spürest du\nkaum einen Hauch.\n" * 4
 TRAINED = ["softmax", "local-routing"]
 
 
@@ -221,47 +209,8 @@ def test_attention_is_looked_at_below_the_diagonal_alone() -> None:
 
 
 @pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerContext]:
-    monkeypatch.delenv("ATTNBENCH_DATA", raising=False)
-    monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
-    books = tmp_path / "root" / "gutenberg"
-    books.mkdir(parents=True)
-    (books / "poem.txt").write_text(POEM * 20, encoding="utf-8")
-    place = DataPlace(root=books.parent, cache=tmp_path / "cache", offline=True, notice=lambda text: None)
-    store = Store(tmp_path / "results", lambda text: None)
-    yield WorkerContext(device=CPU, place=place, store=store, digests={}, block="", send=lambda event: None)
-
-
-def done(context: WorkerContext, variant: str, lane: str = "train", task: str = "gutenberg-char") -> Record:
-    preset = Spec.parse("smoke[steps=4,evaluate_every=2,layers=1]")
-    cell = Cell(variant=Spec.parse(variant), task=Spec.parse(task), preset=preset, lane=lane)  # type: ignore[arg-type]
-    context.digests[cell.key] = digest_of_cell(cell, None, "cpu")
-    record = baseline_cell(context, cell) if lane == "baseline" else train_cell(context, cell)
-    context.store.append(record)
-    return record
-
-
-@pytest.mark.slow
-def test_a_cell_becomes_a_record_and_its_model_writes(context: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = done(context, "softmax")
-    assert record.outcome is Outcome.OK, record.reason
-    tested = record.first("bits_per_character", split="test")
-    assert tested is not None and 0 < tested.value < 8.5
-    assert record.data is not None and tested.where["examples"] == record.data.counts["test"] > 1
-    with np.load(io.BytesIO(context.store.artifact(record.artifacts["predictions"]))) as kept:
-        assert kept["statistics"].shape == (tested.where["examples"], 2)
-    found = load(context.store, find_trained(context.store, record.key[:5]), CPU)
-    objective = LanguageModelingObjective(found.task.problem(), found.recipe)
-    test = found.task.load(context.place, found.recipe, 0, "validation").test
-    assert objective.evaluate(found.model, test, CPU).value == tested.value
-    options = ["--prompt", "Ruh", "--count", "40", "--results", str(context.store.root), "--device", "cpu"]
-    options += ["--data-dir", str(context.place.root)]
-    runs = [CliRunner().invoke(app, ["sample", record.key, *options]) for _ in range(2)]
-    assert [run.exit_code for run in runs] == [0, 0]
-    assert runs[0].stdout == runs[1].stdout and runs[0].stdout.startswith("Ruh")
-    context.store.checkpoint(record.cell, record.digest).unlink()
-    with pytest.raises(StoreError, match="not at hand"):
-        load(context.store, record, CPU)
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerContext:
+    return context_with_poem(tmp_path, monkeypatch)
 
 
 def test_an_unknown_key_lists_those_that_there_are(context: WorkerContext) -> None:
@@ -281,30 +230,6 @@ def test_baselines_stand_on_the_same_windows(context: WorkerContext) -> None:
     assert len({measurement.where["examples"] for measurement in tested if measurement is not None}) == 1
 
 
-def test_subwords_are_judged_by_the_characters_and_words_of_the_same_text(context: WorkerContext) -> None:
-    pytest.importorskip("sentencepiece", reason="needs the extra `translation`")
-    task = "gutenberg-char[subwords=512]"
-    record, pairs = done(context, "softmax", task=task), done(context, "bigram", "baseline", task)
-    assert record.outcome is Outcome.OK, record.reason
-    bits, perplexity = (record.first(name, split="test") for name in ("bits_per_character", "perplexity"))
-    assert bits is not None and perplexity is not None and pairs.first("bits_per_character", split="test") is not None
-    found = load(context.store, record, CPU)
-    assert isinstance(found.model, Decoder) and found.model.embedding.weight.shape[0] == 512
-    test = found.task.load(context.place, found.recipe, 0, "validation").test
-    assert isinstance(test, Windows)
-    read = LanguageModelingObjective(found.task.problem(), found.recipe).evaluate(found.model, test, CPU)
-    text = test.vocabulary.decode(test.split.tokens.tolist()).decode()
-    given = test.vocabulary.decode(test.split.tokens[:1].tolist()).decode()
-    assert read.characters.sum() == len(text) - len(given) > read.tokens.sum()
-    begun = len(text.split()) + text.count("\n") - len(given.split()) - given.count("\n")
-    # a word that the given token began is not begun again
-    assert read.words.sum() == begun
-    assert perplexity.value == pytest.approx(2 ** (bits.value * read.characters.sum() / read.words.sum()))
-    options = ["--prompt", "Ruh", "--count", "20", "--results", str(context.store.root), "--device", "cpu"]
-    run = CliRunner().invoke(app, ["sample", record.key, *options, "--data-dir", str(context.place.root)])
-    assert run.exit_code == 0 and run.stdout.startswith("Ruh")
-
-
 def test_a_text_without_blanks_has_no_perplexity_and_no_warning() -> None:
     one = judged(trainer())
     none = LanguageModelingResult(
@@ -312,16 +237,3 @@ def test_a_text_without_blanks_has_no_perplexity_and_no_warning() -> None:
     )
     assert math.isinf(none.perplexity)
     assert [m.name for m in none.measurements("test")] == ["bits_per_character", "loss"]
-
-
-def test_a_model_is_not_asked_about_other_data_than_its_own(context: WorkerContext) -> None:
-    found = load(context.store, done(context, "softmax"), CPU)
-    assert dataset_of(found, context.place).provenance == found.record.data
-    (context.place.root / "gutenberg" / "poem.txt").write_text(POEM * 21, encoding="utf-8")
-    with pytest.raises(DataError, match="trained on, got others for gutenberg/"):
-        dataset_of(found, context.place)
-
-
-def test_a_prompt_that_is_no_text_is_refused_in_words(tmp_path: Path) -> None:
-    run = CliRunner().invoke(app, ["sample", "any", "--prompt", "\udcff", "--results", str(tmp_path)])
-    assert isinstance(run.exception, SelectionError) and "a prompt in UTF-8" in str(run.exception)
