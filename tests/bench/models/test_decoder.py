@@ -14,7 +14,6 @@ STEPWISE = [
     "local[query_block=4,flange=4]", "local[query_block=4,flange=4,relative=true]", "linear", "relative",
     "gated-linear", "delta[decay=scalar]", "gate+rela", "delta:2//gate[by=head]+softmax",
 ]  # fmt: skip
-STRICT = [*STEPWISE, "routing[form=strict,clusters=2,window=4]", "local-routing[form=strict,clusters=2,window=4]"]
 
 
 def decoder(variant: str = "softmax", seed: int = 0, vocabulary: int = 257, **recipe: object) -> Decoder:
@@ -30,17 +29,6 @@ def decoder(variant: str = "softmax", seed: int = 0, vocabulary: int = 257, **re
 
 def ids(*shape: int) -> torch.Tensor:
     return torch.randint(1, 257, shape, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.mark.parametrize("variant", STRICT)
-def test_what_comes_later_changes_nothing_before(variant: str) -> None:
-    model, tokens = decoder(variant), ids(2, 24)
-    changed = tokens.clone()
-    changed[:, 13:] = ids(2, 11).flip(0)
-    with torch.no_grad():
-        first, second = model(tokens), model(changed)
-    torch.testing.assert_close(first[:, :13], second[:, :13], rtol=0, atol=1e-5)
-    assert (first[:, 13:] - second[:, 13:]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("variant", STEPWISE)

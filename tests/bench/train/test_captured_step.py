@@ -16,7 +16,7 @@ from fake_cuda import FakeCuda, Redirected, install
 from attnbench.bench.core.record import Provenance
 from attnbench.bench.run.lanes.train import _costs
 from attnbench.bench.train import captured_step
-from attnbench.bench.train.captured_step import WARM_UP, _Snapshot, why_not
+from attnbench.bench.train.captured_step import WARM_UP, why_not
 from attnbench.bench.train.checkpoint import Training
 from attnbench.bench.train.objectives.registry import objective_for
 from attnbench.bench.train.trainer import Trainer
@@ -169,15 +169,6 @@ def test_a_buffer_that_is_assigned_anew_is_found_by_the_trial_where_the_loss_sho
     assert found.uncaptured.startswith(finds) and bool(found.uncaptured) == bool(finds)
     assert bool(state.replays) == (not finds)
     assert float(found.model.average) == pytest.approx(moves * size), "so many of the twelve steps have moved it"
-
-
-def test_a_buffer_that_the_trial_fills_first_is_none_after_it(cuda: FakeCuda) -> None:
-    found = trainer(CUDA)
-    found.model.register_buffer("late", None)
-    before = _Snapshot(found.model, found.optimiser, CUDA)
-    found.model.late = torch.ones(2)
-    before.restore()
-    assert found.model.late is None
 
 
 def test_a_step_that_draws_on_the_host_is_not_captured(cuda: FakeCuda) -> None:

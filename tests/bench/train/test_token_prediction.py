@@ -13,8 +13,6 @@ from attnbench.bench.measure.attention.statistics import measure_attention
 from attnbench.bench.models.decoder import TokenPredictor
 from attnbench.bench.store.artifacts import results_of
 from attnbench.bench.train.objectives.token_prediction import TokenPredictionObjective, TokenPredictionResult
-from attnbench.bench.train.trainer import Trainer
-from attnbench.tasks.contract import Dataset, Provenance
 from attnbench.tasks.problems.token_prediction import (
     UNASKED,
     TokenBatch,
@@ -58,17 +56,6 @@ def model(variant: str = "softmax", problem: TokenPrediction = PROBLEM) -> Token
     return objective(problem).model(lambda shape: build(variant, shape), 0)
 
 
-def dataset() -> Dataset:
-    random = np.random.default_rng(5)
-    validation = TokenExamples.joined([draw(random, 4) for _ in range(4)])
-    return Dataset(
-        train=TokenStream.of(draw),
-        validation=validation,
-        test=examples(),
-        provenance=Provenance(source="", fidelity=""),
-    )
-
-
 def test_a_step_has_the_same_sequences_whenever_it_is_asked_for_and_every_other_has_its_own() -> None:
     stream = TokenStream.of(draw)
     again = [stream.at(7, 4, "t", 0) for _ in range(2)]
@@ -106,16 +93,6 @@ def test_an_exact_example_counts_only_where_all_its_answers_are_right() -> None:
     shares = torch.tensor([0.0, 0.5, 1.0])
     assert objective()._credit(shares).tolist() == [0.0, 0.5, 1.0]
     assert objective(replace(PROBLEM, exact=True))._credit(shares).tolist() == [0.0, 0.0, 1.0]
-
-
-def test_training_learns_and_repeats_itself_to_the_bit() -> None:
-    curves = []
-    for _ in range(2):
-        mine = model()
-        curves.append(Trainer(objective(), mine, dataset(), task="t", seed=0, device=CPU).run().curve)
-    assert [p.validation_loss for p in curves[0]] == [p.validation_loss for p in curves[1]]
-    assert objective().evaluate(mine, examples(), CPU).value > 0.8
-    assert objective().evaluate(model(), examples(), CPU).value < 0.5
 
 
 def test_sequences_with_many_answers_are_looked_at_in_smaller_number() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from training_batches import batches
 
-from attnbench.bench.core.order import order
 from attnbench.bench.core.record import Provenance
 from attnbench.bench.train import checkpoint as checkpoint_module
 from attnbench.bench.train.checkpoint import Training, mark_of, read_parameters
@@ -104,14 +103,6 @@ def test_data_order_depends_on_the_seed_and_not_on_the_variant() -> None:
     ids = [next(batches(trainer(variant), 5))[0] for variant in ("softmax", "general")]
     assert torch.equal(*ids)
     assert not torch.equal(ids[0], next(batches(trainer(seed=1), 5))[0])
-
-
-def test_every_training_example_comes_once_an_epoch() -> None:
-    run = trainer()
-    count, batch = len(run.dataset.train), RECIPE.batch
-    steps = range(count * batch // np.gcd(count, batch) // batch)
-    places = np.concatenate([order(step, batch, count, "toy", 0) for step in steps])
-    assert np.array_equal(np.bincount(places, minlength=count), np.full(count, len(places) // count))
 
 
 def test_it_learns_what_can_be_learnt() -> None:

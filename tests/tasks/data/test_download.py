@@ -1,4 +1,3 @@
-import gc
 import hashlib
 import io
 import os
@@ -90,14 +89,6 @@ def test_a_connection_that_breaks_is_resumed_where_it_broke(
     server.cuts = [400_000, 300_000]
     assert fetch(remote, place).read_bytes() == CONTENT
     assert server.asked == [None, "bytes=400000-", "bytes=700000-"]
-
-
-def test_what_an_interrupted_process_got_is_kept(place: DataPlace, server: Server, remote: RemoteFile) -> None:
-    partial = place.cache / "downloads" / "file.tar.gz.part"
-    partial.parent.mkdir(parents=True)
-    partial.write_bytes(CONTENT[:1_000_000])
-    assert fetch(remote, place).read_bytes() == CONTENT
-    assert server.asked == ["bytes=1000000-"] and not partial.exists()
 
 
 def test_a_server_without_ranges_starts_again_and_is_not_appended(
@@ -233,23 +224,6 @@ def test_an_archive_cut_short_is_an_error_and_not_a_smaller_data_set(tmp_path: P
     archive.write_bytes(archive.read_bytes()[:-20_000])
     with pytest.raises(DataError, match="does not read as a tar archive"):
         list(members(archive, r"good/.*"))
-
-
-# the library of Python leaves the connection of such a redirect open
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_redirect_to_no_address_is_a_server_that_cannot_be_reached(
-    place: DataPlace, server: Server, remote: RemoteFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def redirect(handler: Handler) -> None:
-        handler.send_response(302)
-        handler.send_header("Location", "http://[::1/")
-        handler.end_headers()
-
-    monkeypatch.setattr(Handler, "do_GET", redirect)
-    with pytest.raises(Unreachable):
-        fetch(remote, place)
-    gc.collect()
 
 
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up(

@@ -31,12 +31,6 @@ def test_what_was_built_comes_back_memory_mapped_and_equal(place: DataPlace) -> 
     assert found.provenance == built().provenance and found.repeated == {"train": (2,)}
 
 
-def test_mapped_arrays_cannot_be_written_to(place: DataPlace) -> None:
-    train = prepare(place, "thing", {}, built).splits["train"]
-    with pytest.raises(ValueError, match="read-only"):
-        train.tokens[0] = 1
-
-
 def test_a_second_use_builds_nothing_and_another_identity_builds_anew(place: DataPlace) -> None:
     calls = []
 

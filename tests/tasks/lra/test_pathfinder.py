@@ -9,12 +9,12 @@ from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace, Dataset, Provenance, Recipe, Split
 from attnbench.tasks.lra._pathfinder import archive as pathfinder_archive
-from attnbench.tasks.lra._pathfinder import contours, shards
+from attnbench.tasks.lra._pathfinder import shards
 from attnbench.tasks.lra._pathfinder.archive import metadata
 from attnbench.tasks.lra._pathfinder.images import SIZE_SETTINGS, Scene, draw, stretch_contrast
-from attnbench.tasks.lra._pathfinder.paddles import DEGREES, displacement, downsampled, lanczos, line, paddles
+from attnbench.tasks.lra._pathfinder.paddles import displacement, downsampled, lanczos, line, paddles
 from attnbench.tasks.lra._pathfinder.random_streams import Streams, key
-from attnbench.tasks.lra._pathfinder.shards import assembled, make, make_shard
+from attnbench.tasks.lra._pathfinder.shards import make, make_shard
 from attnbench.tasks.lra._pathfinder.snakes import Occupancy, _seed, inside
 from attnbench.tasks.lra.image import mean_intensity
 from attnbench.tasks.lra.pathfinder import Pathfinder, PathX
@@ -71,16 +71,6 @@ def test_contours_and_distractors_have_the_lengths_of_their_level(level: str, le
     assert ((drawing.distractors.kinds >= 0).all(-1) == (drawing.distractors.kinds >= 0).any(-1)).all()
 
 
-@pytest.mark.parametrize("size", [32, 128])
-def test_paddles_follow_one_another_at_the_margins_distance(size: int) -> None:
-    drawing = draw(Scene(size=size), 0, 8)
-    settings = SIZE_SETTINGS[size]
-    for starts, margin in zip(drawing.snakes.starts, drawing.margins.tolist(), strict=True):
-        # from the third paddle on, heads are as far apart as a paddle and its two margins, but for rounding and turns
-        steps = np.linalg.norm(np.diff(starts[:, 1:], axis=1), axis=-1)
-        assert steps.max() <= settings.length + 2 * margin + 2.5 and steps.min() >= settings.length - 0.5
-
-
 def test_label_1_means_that_both_markers_are_on_one_contour(drawing) -> None:
     meeting = 0
     for label, markers, starts in zip(drawing.labels, drawing.markers, drawing.snakes.starts, strict=True):
@@ -91,17 +81,6 @@ def test_label_1_means_that_both_markers_are_on_one_contour(drawing) -> None:
         meeting += len(terminals) == 2
         assert len(terminals) == 2 or (origins == terminals) == bool(label)
     assert meeting <= 5
-
-
-def test_two_markers_are_seen_and_nothing_else_is_as_large(drawing) -> None:
-    """A disk of three pixels' width is the only shape whose 3 × 3 neighbourhood is bright throughout."""
-    seen = 0
-    for image, markers in zip(drawing.images[:200], drawing.markers, strict=False):
-        bright = np.pad(image.astype(int), 1)
-        blurred = np.mean([bright[y : y + 32, x : x + 32] for y in range(3) for x in range(3)], axis=0)
-        seen += sum(blurred[y, x] >= 0.75 * blurred.max() for y, x in markers.tolist())
-        assert all(image[y, x] >= 120 for y, x in markers.tolist())
-    assert seen >= 390
 
 
 @pytest.mark.parametrize("size", [32, 128])
@@ -144,18 +123,6 @@ def test_no_paddle_grows_into_what_is_occupied(size: int) -> None:
             for at in range(1, distractor_length):
                 mask = extend(kinds, starts, at, mask)
             mask = np.maximum(mask, placed(kinds[-1], starts[-1]))
-
-
-def test_attempts_fail_as_often_as_the_originals() -> None:
-    """298 attempts an image there, those included whose direction leaves no place; 422 at 128."""
-    scene = Scene()
-    table = paddles(scene.stroke(1))
-    course = contours.ContourSettings(size=32, border=1, distance=7, paddles=14)
-    attempts = contours._Attempts(course, table, key(np.array([3], dtype=np.uint64), np.arange(600)), 256)
-    while attempts.advance():
-        pass
-    degrees = sum(len(footprint) > 0 for footprint in table.footprints)
-    assert 260 < (attempts.best + 1).mean() * DEGREES / degrees < 340
 
 
 def test_images_look_like_the_reference(drawing) -> None:
@@ -219,15 +186,6 @@ def test_a_killed_build_goes_on_where_it_stopped(place: DataPlace, monkeypatch: 
     assert dataset.provenance.counts == {"train": 32, "validation": 4, "test": 4}
     ids = dataset.test.split.sequence(1).reshape(32, 32)
     assert (ids - 1 == draw(Scene(), 19, 1).images[0]).all()
-
-
-def test_a_larger_set_holds_a_smaller_one_split_by_split(tmp_path: Path, place: DataPlace) -> None:
-    for examples in (30, 50):
-        (tmp_path / str(examples)).mkdir()
-        make(Scene(), examples, tmp_path / str(examples), place, workers=1)
-    small, large = (assembled(Scene(), examples, tmp_path / str(examples)) for examples in (30, 50))
-    for name, split in small.items():
-        assert (large[name].tokens[: len(split.tokens)] == split.tokens).all()
 
 
 def test_black_is_no_padding_and_provenance_says_what_was_made(place: DataPlace) -> None:

@@ -73,51 +73,34 @@ def test_the_default_level_is_the_one_that_papers_report() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "batch", "rate", "warmup", "steps", "length"),
+    ("task", "preset", "batch", "rate", "warmup", "steps", "length"),
     [
-        (ListOps(), 32, 1e-4, 1_000, 5_000, 2_048),
-        (Text(), 32, 1e-4, 8_000, 20_000, 4_096),
-        (Retrieval(), 32, 1e-4, 800, 30_000, 4_096),
-        (Image(), 256, 1e-4, 175, 35_000, 1_024),
-        (Pathfinder(), 256, 1e-4, 312, 62_400, 1_024),
+        (ListOps(), "pt-2x64", 32, 1e-4, 1_000, 5_000, 2_048),
+        (Text(), "pt-2x64", 32, 1e-4, 8_000, 20_000, 4_096),
+        (Retrieval(), "pt-2x64", 32, 1e-4, 800, 30_000, 4_096),
+        (Image(), "pt-2x64", 256, 1e-4, 175, 35_000, 1_024),
+        (Pathfinder(), "pt-2x64", 256, 1e-4, 312, 62_400, 1_024),
+        (ListOps(), "skyformer", 32, 1e-4, 1_000, 50_000, 2_048),
+        (Text(), "skyformer", 32, 1e-4, 80, 50_000, 4_096),
+        (Retrieval(), "skyformer", 16, 2e-4, 800, 50_000, 4_096),
+        (Image(), "skyformer", 256, 1e-4, 175, 50_000, 1_024),
+        (Pathfinder(), "skyformer", 128, 2e-4, 312, 50_000, 1_024),
     ],
 )
-def test_pt_2x64_is_the_setting_of_nystromformers_port(
-    task: Any, batch: int, rate: float, warmup: int, steps: int, length: int
+def test_the_ports_have_the_settings_of_their_code(
+    task: Any, preset: str, batch: int, rate: float, warmup: int, steps: int, length: int
 ) -> None:
-    recipe = task.recipe(Spec("pt-2x64"))
-    _assert_shared_by_both_ports(recipe)
-    assert (recipe.clip, recipe.clip_value) == (0.0, 0.0)
-    found = (recipe.batch, recipe.learning_rate, recipe.warmup, recipe.steps, recipe.length)
-    assert found == (batch, rate, warmup, steps, length)
-
-
-def _assert_shared_by_both_ports(recipe: Any) -> None:
+    recipe = task.recipe(Spec(preset))
     model = (recipe.layers, recipe.width, recipe.heads, recipe.feed_forward, recipe.pooling, recipe.positions)
     assert model == (2, 64, 2, 128, "padded_mean", "learned")
     training = (recipe.dropout, recipe.attention_dropout, recipe.weight_decay, recipe.schedule)
     assert training == (0.1, 0.1, 0.0, "one_cycle")
     assert (recipe.beta1, recipe.beta2, recipe.epsilon) == (0.9, 0.999, 1e-6)
+    found = (recipe.batch, recipe.learning_rate, recipe.warmup, recipe.steps, recipe.length)
+    assert found == (batch, rate, warmup, steps, length)
+    assert (recipe.clip, recipe.clip_value) == (0.0, 0.0 if preset == "pt-2x64" else 1.0)
     # the board names each difference that is left
     assert "float16" in recipe.departures and "validation" in recipe.departures
-
-
-@pytest.mark.parametrize(
-    ("task", "batch", "rate", "warmup", "length"),
-    [
-        (ListOps(), 32, 1e-4, 1_000, 2_048),
-        (Text(), 32, 1e-4, 80, 4_096),
-        (Retrieval(), 16, 2e-4, 800, 4_096),
-        (Image(), 256, 1e-4, 175, 1_024),
-        (Pathfinder(), 128, 2e-4, 312, 1_024),
-    ],
-)
-def test_skyformer_is_the_setting_of_its_code(task: Any, batch: int, rate: float, warmup: int, length: int) -> None:
-    recipe = task.recipe(Spec("skyformer"))
-    _assert_shared_by_both_ports(recipe)
-    found = (recipe.batch, recipe.learning_rate, recipe.warmup, recipe.steps, recipe.length)
-    assert found == (batch, rate, warmup, 50_000, length)
-    assert (recipe.clip, recipe.clip_value) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -35,15 +35,10 @@ def test_a_literal_reads_back_as_the_bytes_it_was_written_from(content: bytes) -
 @pytest.mark.parametrize(
     "text",
     [
-        b"",
-        b"b'",
         b"plain text",
         b"'a string'",
         b"b'a' + b'b'",
-        b"b'a', b'b'",
-        b"b'a'.hex('b')",
         b"b'open'",
-        b"__import__('os').system('true')",
         b"b'%s' % __import__('os').system('true') or b''",
         b"b'\xc3\xa9'",
         b"b'unfinished\\'",

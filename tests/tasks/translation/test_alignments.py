@@ -1,15 +1,12 @@
-"""Gold alignments as people wrote them, and what needs no model on the real files: a diagonal and a copy."""
+"""Gold alignments as people wrote them."""
 
 from pathlib import Path
 
 import pytest
 
 from attnbench.bench.core.errors import DataError
-from attnbench.bench.wings.translation.alignment import alignment_error_rate, diagonal
-from attnbench.bench.wings.translation.bleu import score_translations
 from attnbench.tasks.contract import DataPlace
 from attnbench.tasks.translation.alignments import aligned_pairs, read_links, read_pairs
-from attnbench.tasks.translation.parallel import find_sets
 
 
 def write(folder: Path, source: str, target: str, gold: str) -> Path:
@@ -48,29 +45,3 @@ def test_links_that_fit_no_sentence_are_refused_with_their_line(tmp_path):
         read_links("0:1")
     with pytest.raises(DataError, match="as many lines"):
         read_pairs(write(tmp_path, "a\n", "x\ny\n", "0-0\n"))
-
-
-@pytest.mark.data
-@pytest.mark.parametrize(
-    ("source", "target", "sentences", "expected"),
-    [("de", "en", 508, 0.745), ("en", "fr", 447, 0.537), ("ro", "en", 199, 0.715)],
-)
-def test_the_diagonal_aligner_errs_as_often_as_it_must_on_the_real_files(
-    source, target, sentences, expected, real_data, tmp_path
-):
-    pairs = aligned_pairs(DataPlace(root=real_data, cache=tmp_path), source, target)
-    if not pairs:
-        pytest.skip(f"no alignments/{source}-{target} under {real_data}")
-    assert len(pairs) == sentences
-    predicted = [diagonal(len(pair.source), len(pair.target)) for pair in pairs]
-    assert alignment_error_rate(predicted, [pair.gold for pair in pairs]) == pytest.approx(expected, abs=5e-4)
-
-
-@pytest.mark.data
-def test_copying_the_source_of_newstest2014_scores_what_it_does(real_data):
-    pytest.importorskip("sacrebleu")
-    pairs = find_sets(real_data, "newstest2014", ("en", "de"))
-    if not pairs:
-        pytest.skip("newstest2014 is not here")
-    news = pairs[0].read()
-    assert score_translations(news.source, news.target, "de").bleu == pytest.approx(2.75, abs=0.01)

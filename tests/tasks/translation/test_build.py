@@ -372,10 +372,3 @@ def test_packed_downloads_give_the_pairs_of_the_plain_files(place, tmp_path, mon
         assert rows == [list(pairs.source), list(pairs.target)]
     unfit = sources("multi30k-en-de", corpus, CorpusSlice(vocabulary=100, sets="val"))[1]
     assert "no training set is in sets=val" in unfit.availability(place).detail
-
-
-def test_multi30k_as_its_authors_publish_it_is_official(real_data, place):
-    """The test set of the known digest and 29,000 pairs."""
-    here = replace(place, root=real_data)
-    found = sources("multi30k-en-de", MULTI30K_EN_DE, CorpusSlice(vocabulary=4_000))[0].prepared(here).provenance
-    assert found.fidelity == "official" and found.counts["train"] > 28_900

@@ -19,7 +19,6 @@ from attnbench.tasks.translation.build import CorpusSlice, texts
 from attnbench.tasks.translation.corpora import RO_EN_2016
 from attnbench.tasks.translation.sources import TfdsPairsSource
 from attnbench.tasks.translation.subwords import Subwords
-from attnbench.tasks.translation.tasks import RomanianEnglish
 
 pytest.importorskip("sentencepiece", reason="the extra `translation` is not installed")
 
@@ -101,12 +100,6 @@ def test_pairs_are_read_by_language_and_what_is_tested_on_does_not_train(place: 
     assert sorted(prepared.provenance.files) == [f"wmt16_translate-{split}.rows" for split in sorted(SPLITS)]
 
 
-def test_the_task_takes_them_where_there_are_no_plain_files(place: DataPlace, stand_in: None) -> None:
-    written(place.root)
-    plain, records, _ = RomanianEnglish().availability(place)
-    assert (plain.ready, records.ready) == (False, True) and records.source == "TFDS wmt16_translate/ro-en"
-
-
 def test_records_that_only_tensorflow_reads_are_no_source(place: DataPlace, stand_in: None) -> None:
     written(place.root, file_format="tfrecord")
     way = source().availability(place)
@@ -133,37 +126,3 @@ def test_a_slice_that_one_shuffled_set_cannot_give_is_refused(
     way, found = records.availability(place), records.prepared(place)
     assert not way.ready and reason in way.detail
     assert found is None
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("file_format", ["array_record", "parquet"])
-def test_pairs_prepared_by_tfds_are_read_without_tensorflow(place: DataPlace, file_format: str) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets", reason="the extra `tfds` is not installed")
-
-    class Wmt16Translate(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[name-defined,misc]
-        VERSION = tfds.core.Version("1.0.0")
-        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="ro-en", version="1.0.0")]
-
-        def _info(self):  # type: ignore[no-untyped-def]
-            languages = ("ro", "en")
-            return tfds.core.DatasetInfo(
-                builder=self, features=tfds.features.Translation(languages=languages), supervised_keys=languages
-            )
-
-        def _split_generators(self, downloads):  # type: ignore[no-untyped-def]
-            return {
-                split: enumerate({"ro": romanian, "en": english} for romanian, english in rows)
-                for split, rows in SPLITS.items()
-            }
-
-        def _generate_examples(self):  # type: ignore[no-untyped-def]
-            raise NotImplementedError("the generators above are all there is")
-
-    Wmt16Translate(data_dir=str(place.root), config="ro-en", file_format=file_format).download_and_prepare()
-    prepared = source().prepared(place)
-    assert isinstance(prepared, PreparedData) and "tensorflow" not in sys.modules
-    # TFDS shuffles what it writes
-    for split in ("validation", "test"):
-        towers = (texts(prepared.splits[f"{split}.text"], tower) for tower in (0, 1))
-        assert sorted(zip(*towers, strict=True)) == sorted(SPLITS[split])
-    assert prepared.provenance.counts == {"train": 81, "validation": 6, "test": 5}

@@ -13,6 +13,7 @@ from attnbench.bench.wings.translation.alignment import (
     normalised,
     shifted,
 )
+from attnbench.bench.wings.translation.attention import offset_weights
 from attnbench.tasks.translation.problem import GoldLinks
 
 
@@ -101,3 +102,20 @@ def test_the_averaged_weights_are_means_of_normalised_heads():
 def test_the_diagonal_aligner_links_each_source_word_once():
     assert diagonal(1, 1) == {(0, 0)} and diagonal(1, 4) == {(0, 0)} and diagonal(3, 0) == frozenset()
     assert sorted(diagonal(4, 7)) == [(0, 0), (1, 2), (2, 4), (3, 6)]
+
+
+def test_weight_at_an_offset_is_counted_where_there_is_a_key():
+    weights = np.maximum(np.random.default_rng(0).normal(-0.6, 1.0, (4, 6, 6)), 0.0)
+    sums, rows = offset_weights(weights, (-7, -1, 0, 2))
+    for at, offset in enumerate((-7, -1, 0, 2)):
+        places = [i for i in range(6) if 0 <= i + offset < 6]
+        assert rows[at] == len(places)
+        for head in range(4):
+            assert sums[head, at] == pytest.approx(sum(weights[head, i, i + offset] for i in places))
+
+
+def test_a_head_that_looks_one_back_is_found_there():
+    weights = np.zeros((1, 5, 5))
+    weights[0, range(1, 5), range(4)] = 1.0
+    sums, rows = offset_weights(weights, (-1, 0, 1))
+    assert (sums[0] / rows).tolist() == [1.0, 0.0, 0.0]

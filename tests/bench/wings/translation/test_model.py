@@ -142,16 +142,6 @@ def test_padding_of_sources_and_targets_changes_no_loss(norm, positions):
     torch.testing.assert_close(plain, translator.loss(padded))
 
 
-def test_no_output_sees_a_later_target():
-    translator = model()
-    source, lengths, target = batch()
-    other = target.clone()
-    other[:, 3] = 9
-    before, after = translator(source, lengths, target), translator(source, lengths, other)
-    torch.testing.assert_close(before[:, :4], after[:, :4], atol=0, rtol=0)
-    assert not torch.allclose(before[:, 4:], after[:, 4:])
-
-
 def test_the_loss_is_the_smoothed_cross_entropy_of_the_tokens_that_are_there():
     translator = model(recipe=replace(TINY, label_smoothing=0.1))
     source, lengths, target = batch()

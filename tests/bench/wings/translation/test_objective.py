@@ -98,11 +98,6 @@ def trainer(variant="softmax", **options):
     return Trainer(KIND, model(variant), data(), task="toy", seed=0, device=CPU, **options)
 
 
-def test_the_best_step_is_that_of_the_lowest_validation_loss():
-    training = trainer().run()
-    assert training.best_step == min(training.curve, key=lambda point: point.validation_loss).step
-
-
 @pytest.mark.parametrize("free", [80 * 2**30, 0])
 def test_batches_of_a_gpu_are_those_of_the_host(free, monkeypatch):
     install(monkeypatch).free = free

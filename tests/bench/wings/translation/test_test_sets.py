@@ -84,27 +84,6 @@ def entry(board: Board, variant: str, column: str) -> TableCell:
     return row.entries[[c.name for c in board.columns].index(column)]
 
 
-@pytest.mark.slow  # 400 draws, each scored by sacrebleu
-def test_differences_vary_as_those_of_corpora_that_sacrebleu_scores_draw_by_draw(bench) -> None:
-    news = Translated(bench).tested()["news"]
-    lines, mine, its = references("news"), translations("news", 0.31, 4), translations("news", 0.30, 7)
-    random = np.random.default_rng(3)
-    drawn = []
-    for _ in range(200):
-        at = random.integers(0, len(lines), len(lines))
-        ours, theirs = (
-            sacrebleu.corpus_bleu([system[i] for i in at], [[lines[i] for i in at]]).score for system in (mine, its)
-        )
-        drawn.append(ours - theirs)
-    found = advantage(news["rela"], news["softmax"])
-    (noise,) = found.noise
-    assert found.value == pytest.approx(
-        sacrebleu.corpus_bleu(mine, [lines]).score - sacrebleu.corpus_bleu(its, [lines]).score, abs=1e-9
-    )
-    # 200 draws tell a deviation to 5 %, and 400 to 3.5 %
-    assert noise.error == pytest.approx(np.std(drawn, ddof=1), rel=0.2)
-
-
 def test_intervals_and_verdicts_are_those_of_sacrebleus_paired_bootstrap(bench) -> None:
     from sacrebleu.metrics import BLEU as SacreBLEU
     from sacrebleu.significance import PairedTest
@@ -175,11 +154,6 @@ def test_several_seeds_add_their_noise_to_that_of_sentences(bench) -> None:
     assert of_sentences.error == pytest.approx(shared**0.5)
     notes = [f.text for f in Translated(bench, seeds=3).board().notes if f.topic == "test sets"]
     assert "over sentences and seeds (Student's t)" in notes[0]
-
-
-def test_one_seed_says_that_another_training_may_differ(bench) -> None:
-    notes = [f.text for f in Translated(bench).board().notes if f.topic == "test sets"]
-    assert len(notes) == 1 and "seed 0 alone" in notes[0]
 
 
 def test_without_statistics_nothing_is_claimed(bench) -> None:
