@@ -15,14 +15,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ..core.errors import SelectionError
 from ..core.paths import RESULTS
 from ..core.registry import TASKS, VARIANTS
-from ..core.spec import Names, Spec, bytes_of, specs_of
+from ..core.spec import Names, Spec
 from ..process.ask import asking
 
 if TYPE_CHECKING:
@@ -35,16 +34,13 @@ if TYPE_CHECKING:
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of `run` and `plan`, beside variants and tasks.
+    """The keywords of `run` and `plan`, which become `Options` (`bench/plan/options.py`, which explains the others).
 
-    suite: a built-in suite or a FILE.toml, which the other options change. preset: such as `quick[steps=100]`. seeds:
-    how many. selection: split that chooses the checkpoint, `validation` or `test`. lanes: only these of
+    suite: a built-in suite or a FILE.toml, which the other options change. lanes: only these of
     `baseline,tune,train,time`. match_parameters: give every model the size of softmax's, by its feed-forward.
-    memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants run in so much. device:
-    `cpu`, `cuda`, `cuda:1`. results: folder of the Records. data_dir: folder of original data. offline: never download.
-    retry: run failed cells again. timeout: seconds that a cell may take. threads: of the processor for each job, 0 for
-    its share of the cores. jobs: how many run at once; None leaves it to the executor. executor_options: of the
-    executor, such as `{"partition": "gpu", "time": "2h"}`.
+    memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants run in so much. jobs: how
+    many run at once; None leaves it to the executor. executor_options: of the executor, such as
+    `{"partition": "gpu", "time": "2h"}`.
     """
 
     suite: str | None
@@ -83,11 +79,8 @@ def run(
 
     >>> found = attnbench.run("rela,entmax15", "lra-text", preset="smoke")                         # doctest: +SKIP
     """
-    from ..run.events import LoggingListener
-
-    listener = progress or LoggingListener()
     with asking():
-        return _runner(variants, tasks, listener, executor, **options).run_all(listener)
+        return _runner(variants, tasks, progress, executor, **options).run_all()
 
 
 def plan(
@@ -105,11 +98,8 @@ def plan(
 
     >>> [str(step.cell) for step in attnbench.plan("rela", "lra-text").left]                       # doctest: +SKIP
     """
-    from ..run.events import LoggingListener
-
     with asking():
-        made = _runner(variants, tasks, progress or LoggingListener(), executor, only_plans=True, **options)
-        return made.plan()
+        return _runner(variants, tasks, progress, executor, only_plans=True, **options).plan()
 
 
 def status(results: str | Path = RESULTS) -> RunStatus:
@@ -154,42 +144,20 @@ def register(name: str, target: type) -> None:
 def _runner(
     variants: Names | None,
     tasks: Names | None,
-    progress: RunListener,
-    executor: Executor | str | None = None,
+    listener: RunListener | None,
+    executor: Executor | str | None,
     *,
-    suite: str | None = None,
-    preset: str | Spec | None = None,
-    seeds: int | None = None,
-    selection: str | None = None,
-    match_parameters: bool = False,
-    memory_budget: str | int | None = None,
-    lanes: str | Iterable[str] | None = None,
-    results: str | Path = RESULTS,
-    data_dir: str | Path | None = None,
-    jobs: int | None = None,
-    executor_options: Mapping[str, Any] | None = None,
     only_plans: bool = False,
-    **others: Any,
+    **options: Any,
 ) -> Runner:
-    from ..plan.suite import suite_with, with_longest
-    from ..run.runner import Runner, RunRequest
+    from ..plan.suite import options_of
+    from ..run.events import LoggingListener
+    from ..run.runner import Runner
 
-    named = (None if names is None else specs_of(names) for names in (variants, tasks))
-    asked = suite_with(suite, *named, preset=preset, seeds=seeds, selection=selection, matched=match_parameters)
-    if memory_budget is not None:
-        asked = replace(asked, tasks=with_longest(asked.tasks, int(bytes_of(str(memory_budget)))))
-    if lanes is not None:
-        others["lanes"] = tuple(lane.strip() for lane in (lanes.split(",") if isinstance(lanes, str) else lanes))
-    folder = None if data_dir is None else Path(data_dir)
-    name = executor if isinstance(executor, str) else None
-    settings = asked.executor
-    if name is not None or jobs is not None or executor_options:
-        settings = settings.changed(name, jobs, executor_options)
-    request = RunRequest(suite=asked, results=Path(results), data_dir=folder, executor=settings, **others)
+    named, own = (executor, None) if isinstance(executor, str) else (None, executor)
     return Runner(
-        request=request,
-        on_warning=progress.notice,
-        on_progress=progress.progress,
-        executor=None if isinstance(executor, str) else executor,
+        options=options_of(variants, tasks, executor=named, **options),
+        listener=listener or LoggingListener(),
+        executor=own,
         only_plans=only_plans,
     )

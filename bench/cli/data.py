@@ -14,7 +14,7 @@ from ..core.spec import Spec, parse_selection
 from ..plan.facts import recipe_facts, resolve
 from ..plan.suite import load_suite
 from ..plan.suites import built_in
-from ..process.ask import Reporter, ask
+from ..process.ask import ask
 from ..stats.format import counted
 from .in_child import leave_to_child
 from .options import DataDir, Json, Offline
@@ -86,9 +86,7 @@ def get(
                 task=spec, preset=wanted, selection="validation", data_dir=data_dir, offline=offline, fetch=True
             )
             try:
-                data = ask(
-                    TASKS, spec.name, question, reporter=Reporter(live.notice, live.progress), patience=DATA_PATIENCE
-                )
+                data = ask(TASKS, spec.name, question, reporter=live, patience=DATA_PATIENCE)
             except DataError as error:
                 failed.append(error)
                 continue

@@ -19,7 +19,7 @@ from rich.table import Column
 
 from ..core.record import Machine
 from ..plan.planner import Plan, Step
-from ..run.events import CellFinished, CellStarted, Event, Stage, TrainingProgress, Warned, ended, reached
+from ..run.events import CellFinished, CellStarted, Event, RunListener, Stage, TrainingProgress, Warned, ended, reached
 from .output import console, line_of
 
 COUNT_WIDTH, TIME_WIDTH = 11, 7
@@ -32,7 +32,7 @@ QUIET_SECONDS = 30.0
 """Seconds between two reports of a long Cell where output is not a terminal."""
 
 
-class Live:
+class Live(RunListener):
     """Shows a run on the error stream, so that the leaderboard alone is on standard output."""
 
     def __init__(self, quiet: bool = False):
@@ -54,7 +54,7 @@ class Live:
         )
         self._whole: TaskID | None = None
         self._parts: dict[str, TaskID] = {}
-        self._blocks: dict[str, str] = {}
+        self._jobs: dict[str, str] = {}
         self._unfinished: dict[str, set[str]] = {}
         self._data: dict[str, TaskID] = {}
         self._names: dict[str, str] = {}
@@ -82,8 +82,8 @@ class Live:
 
     def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
         left = plan.left
-        self._unfinished = {block.id: {cell.key for cell in block.cells} for block in plan.blocks}
-        self._blocks = {key: block for block, keys in self._unfinished.items() for key in keys}
+        self._unfinished = {job.id: {cell.key for cell in job.cells} for job in plan.jobs}
+        self._jobs = {key: job for job, keys in self._unfinished.items() for key in keys}
         # the first line says the preset of the whole run
         self._names = {step.cell.key: str(step.cell).replace(f", {preset}, seed ", ", seed ", 1) for step in plan.steps}
         self._plan, self._left = plan, {step.cell.key: step for step in left}
@@ -118,11 +118,11 @@ class Live:
                 self._bars.update(self._work_on(key), note=f"measuring: {stage}")
             case CellFinished(record):
                 self._left.pop(record.key, None)
-                block = self._blocks.get(record.key, "")
-                unfinished = self._unfinished.get(block, set())
+                job = self._jobs.get(record.key, "")
+                unfinished = self._unfinished.get(job, set())
                 unfinished.discard(record.key)
-                if not unfinished and block in self._parts:
-                    self._bars.remove_task(self._parts.pop(block))
+                if not unfinished and job in self._parts:
+                    self._bars.remove_task(self._parts.pop(job))
                 if self._whole is not None:
                     rest = self._plan.seconds_of(self._left.values()) if self._plan else 0.0
                     self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
@@ -132,10 +132,10 @@ class Live:
 
     def _work_on(self, key: str) -> TaskID:
         """The bar of the job that this Cell is part of, with the Cell's name: in a timing, Cells take turns."""
-        block, name = self._blocks.get(key, ""), self._names.get(key, "")
-        if block not in self._parts:
-            self._parts[block] = self._bars.add_task(name, total=None, note="")
-        bar = self._parts[block]
+        job, name = self._jobs.get(key, ""), self._names.get(key, "")
+        if job not in self._parts:
+            self._parts[job] = self._bars.add_task(name, total=None, note="")
+        bar = self._parts[job]
         if next(task.description for task in self._bars.tasks if task.id == bar) != name:
             self._bars.reset(bar, total=None, description=name, note="")
         return bar

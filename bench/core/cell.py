@@ -1,12 +1,13 @@
-"""Cell: one measurement to make, addressed by its content; and the seeds that cells draw from."""
+"""Cell: one measurement to make, addressed by its content. Job: the cells that one process runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
-from .bounds import Count, Seed
+from .bounds import Count, Name, Seed
 from .hashing import content_hash
 from .spec import Spec
 
@@ -62,3 +63,37 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.variant} on {self.task}, {self.preset}, seed {self.seed}, {self.lane}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The Cells that one process runs: one to train, one baseline, or those of one task to time in turns.
+
+    `id`: a hash of its Cells and their code. Records carry it as `block`, since that is the word of the stored files.
+    `digests`: what the Records carry, by cell key; they end with the hash of the variant's source. `series`: jobs of
+    one series run one after another, in order.
+
+    The rest is filled in where a job is submitted. `rates`: by cell key, the learning rate that was chosen for a Cell
+    whose preset has a grid. `threads`: processor threads to pin, 0 = as the machine has cores. `timeout`: seconds that
+    one Cell may take before another has its turn. `gpu`: the one GPU that the child sees, as CUDA_VISIBLE_DEVICES names
+    it; empty leaves that to the engine. `executor`, `node`: what the Records carry.
+    """
+
+    id: str
+    cells: tuple[Cell, ...]
+    digests: dict[str, str]
+    series: str = ""
+    rates: dict[str, float] = field(default_factory=dict)
+    device: str = "cpu"
+    results: Path = Path()
+    data_dir: Path | None = None
+    offline: bool = False
+    threads: int = 0
+    timeout: float | None = None
+    gpu: Name = ""
+    executor: Name = "local"
+    node: Name = ""
+
+    @property
+    def lane(self) -> Lane:
+        return self.cells[0].lane

@@ -10,7 +10,7 @@ from ..core.errors import PluginError, SelectionError
 from ..core.registry import TASKS, VARIANTS, Registry, parameters
 from ..core.spec import Spec
 from ..process.ask import Reporter, Request, ask
-from ..store.learning_rates import apart_from_rates, extended
+from ..store.learning_rates import RateGrid, apart_from_rates, extended
 
 _REGISTRIES = {registry.noun: registry for registry in (VARIANTS, TASKS)}
 
@@ -38,18 +38,14 @@ class TaskFacts:
 class RecipeFacts:
     """A task's recipe under a preset. `preset`: without the parameters that equal the recipe; `setting`: all values.
 
-    `rates`: of a preset with a grid of learning rates, each rate that may be tried with the preset that trains at it
-    alone. `grid`: the rates that are tried first; a search goes beyond them `extensions` times at most.
+    `rates`: the grid of learning rates, of a preset that has one.
     """
 
     preset: Spec
     length: int
     ranked: bool
     setting: dict[str, Any]
-    rates: tuple[tuple[float, Spec], ...] = ()
-    grid: tuple[float, ...] = ()
-    extensions: int = 0
-    tuning_seeds: int = 1
+    rates: RateGrid | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +100,18 @@ class DescribeRecipe(Request[RecipeFacts]):
             if "learning_rate" in changed and plain.learning_rates:
                 kept["learning_rate"] = recipe.learning_rate
             presets.append(Spec.of(preset.name, **kept))
+        grid = RateGrid(
+            grid=wanted.learning_rates,
+            extensions=wanted.rate_extensions,
+            seeds=wanted.tuning_seeds,
+            presets=tuple(zip(rates, presets[1:], strict=True)),
+        )
         return RecipeFacts(
             preset=presets[0],
             length=wanted.length,
             ranked=wanted.ranked,
             setting=asdict(wanted),
-            rates=tuple(zip(rates, presets[1:], strict=True)),
-            grid=wanted.learning_rates,
-            extensions=wanted.rate_extensions,
-            tuning_seeds=wanted.tuning_seeds,
+            rates=grid if rates else None,
         )
 
 

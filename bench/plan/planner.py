@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from statistics import median
 from typing import Literal, get_args
 
-from ..core.cell import FIRST_TUNING_SEED, NO_ATTENTION, REFERENCE, Cell, Lane, Selection
-from ..core.errors import PluginError, SelectionError
+from ..core.cell import NO_ATTENTION, REFERENCE, Cell, Job, Lane, Selection
 from ..core.hashing import content_hash
 from ..core.record import Outcome, Provenance, Record, Site
-from ..core.registry import VARIANTS
 from ..core.spec import Spec
-from ..store.learning_rates import RateChoice, apart_from_rates, first_results, search
+from ..store.learning_rates import RateChoice, RateGrid, apart_from_rates, first_results
 from ..store.store import Store
-from .facts import RecipeFacts, TaskFacts, recipe_facts, resolve, task_facts
-
-DigestOf = Callable[[Cell], str]
-"""The digest of a Record that a Cell would yield with the present code and data."""
-
-Counted = Mapping[tuple[str, str], Record]
-"""The Record that counts of each cell and digest, as `store.learning_rates.first_results` gives it."""
+from .facts import RecipeFacts, TaskFacts
+from .skip import without_length
 
 State = Literal["todo", "again", "done"]
 
+Question = tuple[TaskFacts, RecipeFacts]
+"""A task with its recipe under the preset."""
+
 NO_ATTENTION_ADDED = f"{NO_ATTENTION} was added: the same model without attention tells what attention adds"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedJob:
-    """The work of one child process: one Cell to train, one baseline, or the Cells of one task to time in turns.
-
-    `after`: ids of jobs that must have ended before this one starts; they stand before it in the plan.
-    """
-
-    id: str
-    lane: Lane
-    cells: tuple[Cell, ...]
-    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +44,22 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All Cells of a selection, and the jobs that are left of them. `notices`: what a person should be told.
+    """All Cells of a selection, and the jobs that are left of them. `notices`: messages to the person who asked.
 
-    `data`: where the data of each task comes from; None for data that is not here yet. `jobs`: how many at once;
-    `timings_alone`: whether a timing has the machine to itself, as on a processor.
-    `undecided`: Cells to train whose learning rate may be searched beyond the trials of this plan; a plan that is made
-    once its jobs have ended has the next ones.
+    `rates`: the learning rate of each Cell to train whose preset has a grid, or why it has none. `undecided`: Cells to
+    train whose rate is still searched; the plan that is made once these jobs have ended has the next trials or their
+    training. `data`: where the data of each task comes from; None for data that is not here yet. `at_once`: how many
+    jobs run at once; `timings_alone`: whether a timing has the machine to itself, as on a processor.
     """
 
     steps: tuple[Step, ...]
-    blocks: tuple[PlannedJob, ...]
+    jobs: tuple[Job, ...]
     notices: tuple[str, ...] = ()
-    data: Mapping[Spec, Provenance | None] = field(default_factory=dict)
-    jobs: int = 1
-    timings_alone: bool = True
+    rates: Mapping[Cell, RateChoice] = field(default_factory=dict)
     undecided: tuple[Cell, ...] = ()
+    data: Mapping[Spec, Provenance | None] = field(default_factory=dict)
+    at_once: int = 1
+    timings_alone: bool = True
 
     @property
     def left(self) -> tuple[Step, ...]:
@@ -87,14 +71,14 @@ class Plan:
         return self.seconds_of(self.left)
 
     def seconds_of(self, steps: Iterable[Step]) -> float:
-        """Likely time from start to end of these, `jobs` of them at once."""
+        """Likely time from start to end of these, `at_once` of them side by side."""
         together = alone = 0.0
         for step in steps:
             if step.cell.lane == "time" and self.timings_alone:
                 alone += step.seconds or 0.0
             else:
                 together += step.seconds or 0.0
-        return together / self.jobs + alone
+        return together / self.at_once + alone
 
     def seconds_on(self, machine: str) -> float:
         """As `seconds`, on a machine of the estimates."""
@@ -106,175 +90,148 @@ class Plan:
         return sum(step.seconds is None and step.cell.lane != "baseline" for step in self.left)
 
 
-def plan(
-    *,
-    variants: Sequence[Spec],
-    tasks: Sequence[Spec],
-    preset: Spec,
-    seeds: int,
-    selection: Selection,
-    store: Store,
-    digest_of: DigestOf,
-    site: Site,
-    has_data: Callable[[Spec], bool] = lambda task: True,
-    retry: bool = False,
-    estimate: Callable[[Cell, Sequence[Spec]], Mapping[str, float]] | None = None,
-) -> Plan:
-    """Baselines first, then training seed by seed, then the timings: an interrupted run leaves whole, smaller boards.
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """Makes the plan of a selection, given the Records of a store.
 
-    Of a preset with a grid of learning rates, the cells that choose among them come before all training. The reference
-    is always part of the plan, and so is the training of the model without attention, where the preset is ranked.
-    `has_data` is asked of each task once all names and counts are known to be right, since it may fetch the data; a
-    task without data is left out. `estimate` is asked, with all variants, of each cell that none like it has run of.
-    Raises SelectionError for a name, parameter, preset or count that cannot be run.
+    `variants`, `questions`: with values in the types of their constructors. `digest_of`: the digest of a Record that a
+    Cell would yield with the present code and data. `ended`: ids of jobs that this run has been through, which are not
+    repeated, whatever they left. `estimate` is asked, with all variants, of each Cell that none like it has run of.
     """
-    if seeds < 1:
-        raise SelectionError(f"expected a count of seeds of 1 or more, got {seeds}")
-    if selection not in get_args(Selection):
-        raise SelectionError(f"expected selection to be {' or '.join(get_args(Selection))}, got {selection!r}")
-    resolved = []
-    for spec in variants:
-        try:
-            resolved.append(resolve(VARIANTS, spec))
-        except PluginError:
-            # its Cells are part of the plan, and get their outcome from the run
-            resolved.append(spec)
-    reference, without = Spec(REFERENCE), Spec(NO_ATTENTION)
-    notices = [] if reference in resolved else [f"{REFERENCE} was added: relative figures need it"]
-    specs = list(dict.fromkeys([*([] if reference in resolved else [reference]), *resolved]))
-    facts = [task_facts(task) for task in dict.fromkeys(tasks)]
-    questions = [(task, recipe_facts(task.task, preset)) for task in facts]
-    if seeds > FIRST_TUNING_SEED and any(recipe.grid for _, recipe in questions):
-        raise SelectionError(
-            f"expected at most {FIRST_TUNING_SEED} seeds with learning_rates, whose choice is made on seeds from "
-            f"{FIRST_TUNING_SEED} on, got {seeds:,}"
+
+    variants: list[Spec]
+    questions: Sequence[Question]
+    seeds: int
+    selection: Selection
+    store: Store
+    digest_of: Callable[[Cell], str]
+    site: Site
+    lanes: Collection[Lane] = get_args(Lane)
+    retry: bool = False
+    ended: Collection[str] = ()
+    estimate: Callable[[Cell, Sequence[Spec]], Mapping[str, float]] | None = None
+    _history: _History = field(init=False)
+    _restored: dict[tuple[object, ...], str] = field(init=False, default_factory=dict)
+
+    def plan(self) -> Plan:
+        """Baselines first, then training seed by seed, then the timings: an interrupted run leaves smaller boards.
+
+        Trials of learning rates come before all training; training at a rate that is still searched is left to the next
+        plan. The reference is always part of the plan, and so is the training of the model without attention, where the
+        preset is ranked.
+        """
+        reference, without, notices = Spec(REFERENCE), Spec(NO_ATTENTION), []
+        self.variants = list(dict.fromkeys(self.variants))
+        if reference not in self.variants:
+            self.variants.insert(0, reference)
+            notices.append(f"{REFERENCE} was added: relative figures need it")
+        self._history = _History(list(self.store.records()), self.site)
+
+        steps = [
+            self._step(question, "baseline", Spec(name))
+            for question in self.questions
+            for name in (question[0].baselines if "baseline" in question[0].lanes else ())
+        ]
+        jobs = [self._job([step.cell]) for step in steps if step.state == "todo"]
+
+        trainings: list[tuple[Step, RateGrid | None]] = []
+        for seed in range(self.seeds):
+            for task, recipe in self.questions:
+                if "train" not in task.lanes:
+                    continue
+                trained = list(self.variants)
+                # it is no scale of a preset that is not ranked, such as `smoke`
+                if recipe.ranked and task.works_without_attention and without not in trained:
+                    trained.append(without)
+                    notices += [NO_ATTENTION_ADDED] if "train" in self.lanes else []
+                for variant in trained:
+                    trainings.append((self._step((task, recipe), "train", variant, seed), recipe.rates))
+        trials, rates, undecided = self._search(trainings)
+        steps += [*trials, *(step for step, _ in trainings)]
+        jobs += [self._job([step.cell]) for step in trials if step.state == "todo"]
+        jobs += [self._job([one.cell]) for one, _ in trainings if one.state == "todo" and one.cell not in undecided]
+
+        for task, recipe in self.questions:
+            timed = [self._step((task, recipe), "time", each) for each in self.variants if "time" in task.lanes]
+            if any(step.state != "done" for step in timed):
+                # the reference is measured with the others
+                timed = [
+                    replace(step, state="again") if step.cell.variant == reference and step.state == "done" else step
+                    for step in timed
+                ]
+                # which lengths of a sweep are skipped depends on the Records of the shorter ones
+                series = f"{without_length(task.task)} {recipe.preset}" if task.only_timed else ""
+                jobs.append(self._job([step.cell for step in timed if step.state != "done"], series))
+            steps += timed
+
+        again = "one cell of each task is measured again, so that boards show the present code"
+        notices += [f"{name}: other code of it was measured here last; {again}" for name in self._restored.values()]
+        return Plan(
+            steps=tuple(step for step in steps if step.cell.lane in self.lanes),
+            jobs=tuple(job for job in jobs if job.lane in self.lanes and job.id not in self.ended),
+            notices=tuple(dict.fromkeys(notices)),
+            rates=rates,
+            undecided=tuple(undecided) if "tune" in self.lanes else (),
         )
-    questions = [(task, recipe) for task, recipe in questions if has_data(task.task)]
-    # A preset that is not ranked, such as `smoke`, answers no question to which the model without attention is a scale.
-    scaled = {
-        task.task
-        for task, recipe in questions
-        if recipe.ranked and "train" in task.lanes and task.works_without_attention
-    }
-    if without not in specs and scaled:
-        notices.append(NO_ATTENTION_ADDED)
-    history = _History(list(store.records()), site)
-    restored: dict[tuple[object, ...], str] = {}
-    undecided: dict[Cell, None] = {}
 
-    def step(task: TaskFacts, recipe: RecipeFacts, variant: Spec, seed: int, lane: Lane) -> Step:
+    def _step(self, question: Question, lane: Lane, variant: Spec, seed: int = 0) -> Step:
+        task, recipe = question
         cell = Cell(
-            variant=variant, task=task.task, preset=recipe.preset, seed=seed, lane=lane, selection=selection
+            variant=variant, task=task.task, preset=recipe.preset, seed=seed, lane=lane, selection=self.selection
         )  # fmt: skip
-        record = store.finished(cell, digest_of(cell), site, retry=retry)
-        group = None if record is None else history.replaced(record)
-        is_first = group is not None and group not in restored
-        if group is not None:
-            restored.setdefault(group, str(cell.variant))
-        state: State = "done" if record and not is_first else "todo"
-        return expected(cell, state, record)
+        record = self.store.finished(cell, self.digest_of(cell), self.site, retry=self.retry)
+        replaced = None if record is None else self._history.replaced(record)
+        if record is None or (replaced is not None and replaced not in self._restored):
+            if replaced is not None:
+                self._restored[replaced] = str(variant)
+            return self._with_cost(cell, "todo", record)
+        return self._with_cost(cell, "done", record)
 
-    def expected(cell: Cell, state: State, record: Record | None) -> Step:
-        seconds = history.seconds(cell)
-        guessed = estimate(cell, specs) if estimate and seconds is None and state == "todo" else {}
-        seconds = next(iter(guessed.values()), seconds)
+    def _with_cost(self, cell: Cell, state: State, record: Record | None) -> Step:
+        seconds, guessed = self._history.seconds(cell), dict[str, float]()
+        if self.estimate and seconds is None and state == "todo":
+            guessed = dict(self.estimate(cell, self.variants))
+            seconds = next(iter(guessed.values()), None)
         return Step(cell=cell, state=state, record=record, seconds=seconds, estimates=guessed)
 
-    def trials(training: Step, recipe: RecipeFacts) -> list[Step]:
-        """The steps that choose the learning rate of a training from a grid; of one that is done, those that were run.
-
-        A failed trial is run again only where no trial gave a rate: a choice that was made stays.
-        """
-        tried, choice = search_of(training.cell, recipe, history.counted, digest_of)
-        again = retry and choice is not None and choice.rate is None
-        if choice is None and recipe.extensions and training.state == "todo":
-            undecided[training.cell] = None
-        found = []
-        for cell in (cell for rate in tried for cell in tuning_cells(training.cell, recipe)[rate]):
-            record = history.counted.get((cell.key, digest_of(cell)))
-            if record is None and training.state == "done":
+    def _search(
+        self, trainings: Sequence[tuple[Step, RateGrid | None]]
+    ) -> tuple[list[Step], dict[Cell, RateChoice], set[Cell]]:
+        """The trials of learning rates, the choice of each Cell to train, and the Cells whose search goes on."""
+        trials: dict[Cell, Step] = {}
+        rates, undecided = dict[Cell, RateChoice](), set[Cell]()
+        for training, grid in trainings:
+            if grid is None:
                 continue
-            is_done = record is not None and (record.outcome is Outcome.OK or not again)
-            state: State = "done" if is_done else "todo"
-            found.append(expected(cell, state, record))
-        return found
+            cells, choice = grid.search(training.cell, self._history.trials, self.digest_of)
+            # a choice that was made stays: failures are repeated only where training failed at every rate
+            repeats = self.retry and choice is not None and choice.rate is None
+            lacks = False
+            for cell in cells:
+                record = self._history.trials.get((cell.key, self.digest_of(cell)))
+                if record is None and training.state == "done":
+                    continue
+                is_failure = record is not None and record.outcome is not Outcome.OK
+                is_repeated = repeats and is_failure and self._job([cell]).id not in self.ended
+                lacks = lacks or record is None or is_repeated
+                trials[cell] = self._with_cost(cell, "todo" if record is None or is_repeated else "done", record)
+            if choice is not None and not lacks:
+                rates[training.cell] = choice
+            elif training.state == "todo":
+                undecided.add(training.cell)
+        return [*trials.values()], rates, undecided
 
-    def job(lane: Lane, cells: tuple[Cell, ...], after: tuple[str, ...] = ()) -> PlannedJob:
-        content: list[object] = [site.name, [[cell.key, digest_of(cell)] for cell in cells]]
-        if lane == "time":
+    def _job(self, cells: Sequence[Cell], series: str = "") -> Job:
+        digests = {cell.key: self.digest_of(cell) for cell in cells}
+        content: list[object] = [self.site.name, [*map(list, digests.items())]]
+        if cells[0].lane == "time":
             # it names the rounds that Records share
-            content.append(site.threads)
-        return PlannedJob(id=content_hash(content), lane=lane, cells=cells, after=after)
-
-    steps = [
-        step(task, recipe, Spec(name), 0, "baseline")
-        for task, recipe in questions
-        for name in (task.baselines if "baseline" in task.lanes else ())
-    ]
-    blocks = [job("baseline", (one.cell,)) for one in steps if one.state == "todo"]
-    trainings = [
-        (step(task, recipe, variant, seed, "train"), recipe)
-        for seed in range(seeds)
-        for task, recipe in questions
-        for variant in dict.fromkeys([*specs, *([without] if task.task in scaled else [])])
-        if "train" in task.lanes
-    ]
-    tuning = {one.cell: trials(one, recipe) for one, recipe in trainings if recipe.grid}
-    tried = {trial.cell: trial for found in tuning.values() for trial in found}
-    steps += tried.values()
-    choosing = {cell: job("tune", (cell,)) for cell, trial in tried.items() if trial.state == "todo"}
-    blocks += choosing.values()
-    for one, _ in trainings:
-        steps.append(one)
-        if one.state == "todo" and one.cell not in undecided:
-            after = (choosing[trial.cell].id for trial in tuning.get(one.cell, ()) if trial.cell in choosing)
-            blocks.append(job("train", (one.cell,), tuple(after)))
-    for task, recipe in questions:
-        timed = [step(task, recipe, spec, 0, "time") for spec in specs] if "time" in task.lanes else []
-        if any(one.state != "done" for one in timed):
-            # the reference is measured with the others
-            timed = [
-                replace(one, state="again") if one.cell.variant == reference and one.state == "done" else one
-                for one in timed
-            ]
-            blocks.append(job("time", tuple(one.cell for one in timed if one.state != "done")))
-        steps += timed
-    once = "one cell of each task is measured again, so that boards show the present code"
-    notices += [f"{name}: other code of it was measured here last; {once}" for name in dict.fromkeys(restored.values())]
-    return Plan(steps=tuple(steps), blocks=tuple(blocks), notices=tuple(notices), undecided=tuple(undecided))
-
-
-def tuning_cells(cell: Cell, recipe: RecipeFacts) -> dict[float, tuple[Cell, ...]]:
-    """The cells of the lane `tune` that may choose the learning rate of a cell to train, by rate; empty without a grid.
-
-    They are the same for all seeds. Their checkpoints are chosen on validation data, whatever the cell's own are.
-    """
-    return {
-        rate: tuple(
-            Cell(variant=cell.variant, task=cell.task, preset=preset, seed=FIRST_TUNING_SEED + at, lane="tune")
-            for at in range(recipe.tuning_seeds)
-        )
-        for rate, preset in recipe.rates
-    }
-
-
-def search_of(
-    cell: Cell, recipe: RecipeFacts, counted: Counted, digest_of: DigestOf
-) -> tuple[tuple[float, ...], RateChoice | None]:
-    """The rates that a cell to train tries and its choice, by the present code and data.
-
-    The choice is None where tuning cells are still to be run. Records of any machine count, so that every machine that
-    sees them chooses the same.
-    """
-    cells = tuning_cells(cell, recipe)
-    return search(
-        recipe.grid, recipe.extensions, recipe.tuning_seeds,
-        lambda rate: [record for one in cells[rate] if (record := counted.get((one.key, digest_of(one))))],
-    )  # fmt: skip
+            content.append(self.site.threads)
+        return Job(id=content_hash(content), cells=tuple(cells), digests=digests, series=series)
 
 
 class _History:
-    """What the stored Records tell about Cells to come."""
+    """The stored Records, as far as they say something about Cells to come."""
 
     def __init__(self, records: list[Record], site: Site):
         self._trials = [record for record in records if record.cell.lane == "tune"]
@@ -296,7 +253,7 @@ class _History:
                 self._others.setdefault(_question_of(cell), []).append(share)
 
     @cached_property
-    def counted(self) -> Counted:
+    def trials(self) -> Mapping[tuple[str, str], Record]:
         """The Record that counts of each trial of a learning rate."""
         return first_results(self._trials)
 

@@ -36,7 +36,11 @@ def reason_to_skip(failure: Record, length: int) -> str:
     return f"skipped: {words} at length {length:,}" + (f" ({failure.reason})" if failure.reason else "")
 
 
+def without_length(task: Spec) -> Spec:
+    """The sweep that a task is one length of."""
+    return Spec(task.name, tuple(parameter for parameter in task.parameters if parameter[0] != "length"))
+
+
 def _family(cell: Cell) -> tuple[object, ...]:
     """All of a cell but its length."""
-    task = Spec(cell.task.name, tuple(p for p in cell.task.parameters if p[0] != "length"))
-    return cell.variant, task, cell.preset, cell.lane, cell.protocol
+    return cell.variant, without_length(cell.task), cell.preset, cell.lane, cell.protocol

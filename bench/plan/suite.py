@@ -1,10 +1,10 @@
-"""Suites: selections with a name, from `bench/plan/suites/NAME.toml` or a person's own FILE.toml."""
+"""Suites: options with a name, from `bench/plan/suites/NAME.toml` or a person's own FILE.toml."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -14,25 +14,24 @@ from ..core.cell import NO_ATTENTION, REFERENCE, Selection
 from ..core.errors import SelectionError
 from ..core.files import read_regular
 from ..core.registry import TASKS, VARIANTS, Registry, nearest
-from ..core.spec import Spec, parse_selection
-from .executor_settings import ExecutorSettings, executor_of
+from ..core.spec import Names, Spec, bytes_of, parse_selection, specs_of
+from .executor_settings import executor_of
 from .facts import task_facts
+from .options import Options
 from .suites import FOLDER, built_in
 
 LONGEST_PATH = 250
-MOST_SEEDS = 1_000
-MOST_CELLS = 100_000
 LARGEST_FILE = 1_000_000
 """Bytes of a suite's file."""
 
-Names = Literal["all"] | Annotated[list[str], msgspec.Meta(min_length=1)]
+Listed = Literal["all"] | Annotated[list[str], msgspec.Meta(min_length=1)]
 
 
 class _SuiteFile(msgspec.Struct, forbid_unknown_fields=True):
     """The keys of a suite's file."""
 
-    tasks: Names
-    variants: Names
+    tasks: Listed
+    variants: Listed
     description: str = ""
     preset: str | None = None
     seeds: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -52,42 +51,8 @@ EXPECTED = {
 """The keys of a suite's file, with the values that they take in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suite:
-    """Tasks and variants with a name. None leaves a choice to the command line and the machine."""
-
-    name: str
-    tasks: tuple[Spec, ...]
-    variants: tuple[Spec, ...]
-    description: str = ""
-    preset: Spec | None = None
-    seeds: int | None = None
-    selection: Selection = "validation"
-    executor: ExecutorSettings = field(default_factory=ExecutorSettings)
-
-    def __post_init__(self) -> None:
-        """Raises SelectionError for a count of seeds or of cells that is none, or that would take months."""
-        if self.seeds is not None and not 1 <= self.seeds <= MOST_SEEDS:
-            raise SelectionError(f"expected a count of seeds from 1 to {MOST_SEEDS:,}, got {self.seeds:,}")
-        cells = len(self.tasks) * len(self.variants) * (self.seeds or 1)
-        if cells > MOST_CELLS:
-            raise SelectionError(
-                f"expected at most {MOST_CELLS:,} cells, got {cells:,}: {len(self.variants):,} variants, "
-                f"{len(self.tasks):,} tasks, {self.seeds or 1:,} seeds; choose fewer"
-            )
-
-    @property
-    def declaration(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        """Its name, its tasks, and its variants with the reference: for all pairs of these, comparisons are corrected.
-
-        They are fixed before anything is measured, so that no variant can change a verdict on two others.
-        """
-        variants = dict.fromkeys((REFERENCE, *map(str, self.variants)))
-        return self.name, tuple(map(str, self.tasks)), tuple(variants)
-
-
-def load_suite(name_or_file: str) -> Suite:
-    """The built-in suite of that name, or the one in that file (which ends in `.toml`).
+def load_suite(name_or_file: str) -> Options:
+    """The options of the built-in suite of that name, or of that file, which ends in `.toml`.
 
     Raises SelectionError where there is none, or where a key or value of it is wrong.
     """
@@ -115,8 +80,8 @@ def load_suite(name_or_file: str) -> Suite:
         raise SelectionError(f"the suite {path} is not TOML: {error}") from None
     where = f"suite {path}"
     found = _decoded(values, where)
-    return Suite(
-        name=path.stem,
+    return Options(
+        suite=path.stem,
         tasks=_specs(found.tasks, where, TASKS),
         variants=_specs(found.variants, where, VARIANTS),
         description=found.description,
@@ -127,39 +92,62 @@ def load_suite(name_or_file: str) -> Suite:
     )
 
 
-def suite_with(
-    suite: str | None,
-    variants: tuple[Spec, ...] | None,
-    tasks: tuple[Spec, ...] | None,
+def options_of(
+    variants: Names | None = None,
+    tasks: Names | None = None,
     *,
-    preset: str | Spec | None,
-    seeds: int | None,
-    selection: str | None,
-    matched: bool = False,
-) -> Suite:
-    """The named suite with what else is given in its place, or the rest alone; raises SelectionError for too little.
+    suite: str | None = None,
+    match_parameters: bool = False,
+    memory_budget: str | int | None = None,
+    executor: str | None = None,
+    jobs: int | None = None,
+    executor_options: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> Options:
+    """The options that a command line or a call names, in the place of those of the suite; None names nothing.
 
-    matched: give every variant a model of the size of the reference's.
+    match_parameters: give every model the size of the reference's. memory_budget: also find the longest sequence that
+    a sweep's variants run in so many bytes. others: fields of Options, as text or as values. Raises SelectionError for
+    too little, and for a value that is none.
     """
     if suite is None and (variants is None or tasks is None):
         raise SelectionError(
             "expected variants and a task, or a suite; for example: "
             "attnbench run --variants rela,entmax15 --task lra-text"
         )
+    given = {name: value for name, value in others.items() if value is not None}
+    for name, value in (("variants", variants), ("tasks", tasks)):
+        if value is not None:
+            given[name] = specs_of(value)
+    for name, parse in _PARSERS.items():
+        if name in given:
+            given[name] = parse(given[name])
     suites = {*built_in()} - {entry.name for entry in TASKS.entries()}
-    for spec in tasks or ():
+    for spec in given.get("tasks", ()):
         if spec.name in suites:
             raise SelectionError(f"{spec.name!r} is a suite; `--suite {spec.name}` runs its tasks")
-    given = {
-        "variants": variants,
-        "tasks": tasks,
-        "preset": None if preset is None else Spec.parse(str(preset)),
-        "seeds": seeds,
-        "selection": selection,
-    }
-    base = load_suite(suite) if suite is not None else Suite(name="", tasks=(), variants=())
-    asked = replace(base, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    return replace(asked, variants=with_matched_parameters(asked.variants)) if matched else asked
+    options = load_suite(suite) if suite is not None else Options(variants=(), tasks=())
+    if executor is not None or jobs is not None or executor_options:
+        given["executor"] = options.executor.changed(executor, jobs, executor_options)
+    options = replace(options, **given)
+    if match_parameters:
+        options = replace(options, variants=with_matched_parameters(options.variants))
+    if memory_budget is not None:
+        options = replace(options, tasks=with_longest(options.tasks, int(bytes_of(str(memory_budget)))))
+    return options
+
+
+def _lanes(listed: str | Iterable[str]) -> tuple[str, ...]:
+    return tuple(lane.strip() for lane in (listed.split(",") if isinstance(listed, str) else listed))
+
+
+_PARSERS: Mapping[str, Callable[[Any], object]] = {
+    "preset": lambda preset: Spec.parse(str(preset)),
+    "lanes": _lanes,
+    "results": Path,
+    "data_dir": Path,
+}
+"""Parsers of options that may be text."""
 
 
 def _decoded(values: dict[str, Any], where: str) -> _SuiteFile:

@@ -13,9 +13,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
@@ -47,12 +46,19 @@ GOODBYE_SECONDS = 2.0
 """How long a child that has closed its channel may take to exit, before it is ended."""
 
 
-@dataclass(frozen=True, slots=True)
 class Reporter:
-    """Callbacks for messages to a person and for the progress of long work."""
+    """Shows messages to a person, and the progress of long work; this one prints the messages alone."""
 
-    notice: Callable[[str], None] = print
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    def notice(self, message: str) -> None:
+        print(message)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show that `done` of `total` is done; `total` is 0 where it is not known."""
+
+
+class Silent(Reporter):
+    def notice(self, message: str) -> None:
+        pass
 
 
 class Request(Generic[A]):
@@ -147,7 +153,7 @@ def ask_child(child: Child, registry: Registry, name: str, request: Request[A], 
     Nothing is remembered, and what the child has to tell on the way is not told.
     """
     try:
-        reply = _conversation(child, request, Reporter(lambda message: None), _limit(patience, None))
+        reply = _conversation(child, request, Silent(), _limit(patience, None))
     except _NoAnswer as problem:
         if problem.is_over:
             child.end(GOODBYE_SECONDS)
@@ -273,14 +279,17 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         channel.write(encode_line(reply))
         channel.flush()
 
-    reporter = Reporter(
-        notice=lambda message: send(Noticed(brief(message, MOST_CHARACTERS))),
-        progress=lambda what, done, total: send(Progressed(brief(what), done, total)),
-    )
+    class Sending(Reporter):
+        def notice(self, message: str) -> None:
+            send(Noticed(brief(message, MOST_CHARACTERS)))
+
+        def progress(self, what: str, done: int, total: int) -> None:
+            send(Progressed(brief(what), done, total))
+
     for line in orders:
         request = decode_order(line)
         try:
-            reply: Reply = Answered(msgspec.msgpack.encode(request.answer(reporter), enc_hook=encode_hook))
+            reply: Reply = Answered(msgspec.msgpack.encode(request.answer(Sending()), enc_hook=encode_hook))
         except PluginError as error:
             reply = Refused(PluginError.__name__, brief(error.reason, MOST_CHARACTERS))
         except AttnbenchError as error:

@@ -13,7 +13,7 @@ import torch
 
 from ...tasks.contract import DataPlace, Dataset, Recipe, Task
 from ...variants.contract import Variant
-from ..core.cell import Cell
+from ..core.cell import Cell, Job
 from ..core.errors import AttnbenchError, Unsupported, crash_text
 from ..core.metrics import Metric
 from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
@@ -33,24 +33,18 @@ QUIET_SECONDS = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class WorkerContext:
-    """`digests`: what the Records carry, by cell key; so are `block`, `executor` and `node`, for all.
+    """A job where it runs. `send` passes events to the parent process."""
 
-    `rates`: as in `Job`. `send` passes events to the parent process.
-    """
-
-    device: torch.device
+    job: Job
     place: DataPlace
     store: Store
-    digests: dict[str, str]
-    block: str
     send: OnEvent
-    rates: dict[str, float] = field(default_factory=dict)
-    executor: str = "local"
-    node: str = ""
+    device: torch.device = field(init=False)
     machine: Machine = field(init=False)
     device_name: str = field(init=False)
 
     def __post_init__(self) -> None:
+        self.device = torch.device(self.job.device)
         self.machine = describe(self.device)
         self.device_name = device_name(self.device)
 
@@ -133,15 +127,15 @@ class RecordBuilder:
             measurements=tuple(self.measurements),
             machine=self.context.machine,
             data=self.data,
-            digest=self.context.digests[self.cell.key],
-            block=self.context.block,
+            digest=self.context.job.digests[self.cell.key],
+            block=self.context.job.id,
             metric=self.metric if self.cell.lane != "time" else None,
             setting=setting,
             absent=self.absent,
             implementation=ran,
             artifacts=self.artifacts | self._sources(),
-            executor=self.context.executor,
-            node=self.context.node,
+            executor=self.context.job.executor,
+            node=self.context.job.node,
             device=self.context.device_name,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -18,6 +18,7 @@ from ..core.errors import StoreError
 from ..core.log import LOG
 from ..core.metrics import METRICS
 from ..core.record import Machine, Outcome, Record
+from ..process.ask import Reporter
 from ..process.child import MOST_CHARACTERS, decode_line, encode_line
 
 if TYPE_CHECKING:
@@ -146,14 +147,8 @@ def decode(line: bytes) -> Event:
     return CellFinished(Record.from_line(text), text + b"\n")
 
 
-class RunListener(Protocol):
-    """Listens to a run; every method returns at once."""
-
-    def notice(self, message: str) -> None:
-        """A sentence that a person should read."""
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """Long work on data; `total` is 0 where it is not known."""
+class RunListener(Reporter):
+    """Follows a run; every method returns at once."""
 
     def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
         """The plan is made and its first cell starts; again where the trials of learning rates ask for others."""
@@ -162,7 +157,7 @@ class RunListener(Protocol):
         """An event, such as the loss after some steps, or a cell whose Record is stored."""
 
 
-class LoggingListener:
+class LoggingListener(RunListener):
     """Progress as log messages of the logger `attnbench`: what a person must know as warnings, the rest as info."""
 
     def notice(self, message: str) -> None:

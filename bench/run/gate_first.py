@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ from ..models.blocks import attention_shape
 from ..process.child import ChannelError, Child, encode_order
 from ..process.side_by_side import side_by_side
 from .events import OnEvent, Warned
-from .job import WORKER, GateJob
+from .executors.run_job import WORKER
 from .workloads.sweep_point import shape_of
 
 MOST_PROCESSES = 12
@@ -42,6 +42,17 @@ MOST_PROCESSES = 12
 
 SECONDS = 120.0
 """That one process may take for all shapes of a variant; its jobs examine what is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOrder:
+    """Examine the one variant of `cells` at all of their shapes, and compile in `threads` threads."""
+
+    cells: tuple[Cell, ...]
+    device: str
+    data_dir: Path | None
+    offline: bool
+    threads: int
 
 
 def gate_first(cells: Sequence[Cell], device: str, data_dir: Path | None, offline: bool, on_event: OnEvent) -> int:
@@ -57,32 +68,32 @@ def gate_first(cells: Sequence[Cell], device: str, data_dir: Path | None, offlin
         return 0
     cores = len(os.sched_getaffinity(0))
     processes = min(cores, MOST_PROCESSES, len(of_variant))
-    jobs = [
-        GateJob(cells=tuple(each), device=device, data_dir=data_dir, offline=offline, threads=cores // processes)
+    orders = [
+        GateOrder(cells=tuple(each), device=device, data_dir=data_dir, offline=offline, threads=cores // processes)
         for each in of_variant.values()
     ]
     on_event(Warned(f"the gate examines the variants of this run first, {processes} at once"))
-    for _ in side_by_side(jobs, processes, WORKER, _examined_in):
+    for _ in side_by_side(orders, processes, WORKER, _examined_in):
         pass
-    return len(jobs)
+    return len(orders)
 
 
-def _examined_in(child: Child, job: GateJob) -> None:
+def _examined_in(child: Child, order: GateOrder) -> None:
     with suppress(TimeoutError, ChannelError):
-        child.send(encode_order(job))
+        child.send(encode_order(order))
         child.receive(SECONDS)
 
 
-def examine_here(job: GateJob) -> None:
+def examine_here(order: GateOrder) -> None:
     """In the child: compiles what the gate will launch, then the gate, whose verdict is kept where it is good."""
     torch.set_num_threads(1)
-    device = torch.device(job.device)
+    device = torch.device(order.device)
     if device.type == "cuda":
         torch.cuda.set_device(device.index or 0)
     # as `verdicts_of` of a job's context
-    machine, cache = describe(device).id, place(job.data_dir, job.offline, lambda message: None).cache
+    machine, cache = describe(device).id, place(order.data_dir, order.offline, lambda message: None).cache
     compiled: set[AttentionShape] = set()
-    for cell in job.cells:
+    for cell in order.cells:
         # one that raises costs the others nothing
         with suppress(Exception):
             shape, batch = examined(cell, device)
@@ -91,7 +102,7 @@ def examine_here(job: GateJob) -> None:
             # lengths share their kernels
             short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
             if short not in compiled:
-                compile_for(cell.variant.at(shape.layer), short, batch, job.threads)
+                compile_for(cell.variant.at(shape.layer), short, batch, order.threads)
                 compiled.add(short)
             build_checked_cached(cache, machine, batch)(cell.variant)(shape)
 

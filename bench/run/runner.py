@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import TypeVar, get_args
+from typing import TypeVar
 
-from ..core.cell import REFERENCE, Cell, Lane
+from ..core.cell import FIRST_TUNING_SEED, REFERENCE, Cell, Job
 from ..core.entry_points import load_point
-from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError, StoreError
+from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError
 from ..core.record import Begun, Outcome, Provenance, Record
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
-from ..plan.executor_settings import GROUP, ExecutorSettings, LocalOptions
-from ..plan.facts import TaskFacts, recipe_facts, resolve, task_facts
+from ..plan.executor_settings import GROUP, LocalOptions
+from ..plan.facts import RecipeFacts, TaskFacts, recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell
-from ..plan.planner import NO_ATTENTION_ADDED, Plan, PlannedJob, plan, search_of
+from ..plan.options import Options
+from ..plan.planner import Plan, Planner
 from ..plan.skip import failed_shorter, reason_to_skip
-from ..plan.suite import Suite
-from ..process.ask import Reporter, ask, end_children
-from ..store.learning_rates import first_results
+from ..process.ask import ask, end_children
 from ..store.records import Records
 from ..store.store import Store
 from .estimate import Estimator
-from .events import CellFinished, Event, OnEvent, RunListener
+from .events import CellFinished, Event, RunListener
 from .executors.engines import left_by_engines
 from .executors.executor import Executor, Needs, Resources
 from .executors.local import is_elsewhere, local_resources, planned_resources
 from .gate_first import gate_first
-from .job import Job
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
 
 DEFAULT_SEEDS = {"smoke": 1}
@@ -45,85 +40,79 @@ DEFAULT_PRESETS = {"cuda": ("pt-2x64", "quick")}
 A = TypeVar("A")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """Options of a run, parsed but not yet looked up on this machine."""
-
-    suite: Suite
-    results: Path
-    device: str | None = None
-    data_dir: Path | None = None
-    offline: bool = False
-    retry: bool = False
-    timeout: float | None = None
-    threads: int = 0
-    lanes: tuple[Lane, ...] = get_args(Lane)
-    executor: ExecutorSettings = field(default_factory=ExecutorSettings)
-
-    def __post_init__(self) -> None:
-        """Raises SelectionError for a value that this machine, or any other, cannot run with."""
-        # a node of a cluster may have more than this machine
-        cores = os.cpu_count() or 1 if self.executor.name == "local" else 1024
-        if not 0 <= self.threads <= max(cores, 2):
-            raise SelectionError(f"expected 0 to {cores:,} threads, as this machine has cores, got {self.threads:,}")
-        if self.timeout is not None and not 1 <= self.timeout < math.inf:
-            raise SelectionError(f"expected a time limit of 1 second or more, got {self.timeout}")
-        unknown = set(self.lanes) - set(get_args(Lane))
-        if unknown or not self.lanes:
-            got = ", ".join(map(repr, sorted(unknown))) or "none"
-            raise SelectionError(f"expected lanes among {', '.join(get_args(Lane))}, got {got}")
-
-
 @dataclass(slots=True, kw_only=True)
 class Runner:
-    """A request made concrete on this machine.
+    """Options made concrete on this machine.
 
-    `on_warning` gets sentences for the person who asked, `on_progress` the name, the amount done and the whole of long
-    work on data. `executor`: where jobs run, by default this machine. `left_out`: tasks that are not run, and why;
-    `broken`: tasks, and variants on a task, whose Cells are not tried. `only_plans`: nothing is fetched or run.
+    `executor`: where jobs run, by default this machine. `only_plans`: nothing is fetched or run. `left_out`: tasks that
+    are not run, and why; `broken`: tasks, and variants on a task, whose Cells are not tried.
     """
 
-    request: RunRequest
-    on_warning: Callable[[str], None]
-    on_progress: Callable[[str, int, int], None]
+    options: Options
+    listener: RunListener
     executor: Executor | None = None
     only_plans: bool = False
     resources: Resources = field(init=False)
     store: Store = field(init=False)
     preset: Spec = field(init=False)
     seeds: int = field(init=False)
-    tasks: list[Spec] = field(init=False)
+    variants: list[Spec] = field(init=False, default_factory=list)
+    tasks: dict[Spec, tuple[TaskFacts, RecipeFacts]] = field(init=False, default_factory=dict)
     data: dict[Spec, Provenance | None] = field(init=False, default_factory=dict)
     left_out: dict[Spec, AttnbenchError] = field(init=False, default_factory=dict)
     broken: dict[tuple[Spec, Spec | None], PluginError] = field(init=False, default_factory=dict)
     _digests: dict[Cell, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        request, warn = self.request, self.on_warning
-        engine, device, threads = request.executor, request.device, request.threads
+        options, warn = self.options, self.listener.notice
+        engine, device, threads = options.executor, options.device, options.threads
         if self.only_plans and is_elsewhere(engine, device):
             self.resources = planned_resources(engine, threads)
         elif self.executor is not None or isinstance(engine.options, LocalOptions):
             self.resources = local_resources(engine, device, threads, warn, self.executor)
         else:
             self.resources = load_point(GROUP, engine.name).resources(
-                engine, device, threads, request.results, warn, not self.only_plans
+                engine, device, threads, options.results, warn, not self.only_plans
             )
         kind = self.resources.device.type
-        interpreted = [str(spec) for spec in request.suite.variants if spec.get("impl") == "triton"]
-        if interpreted and kind == "cpu" and "time" in request.lanes and os.environ.get("TRITON_INTERPRET") == "1":
+        interpreted = [str(spec) for spec in options.variants if spec.get("impl") == "triton"]
+        if interpreted and kind == "cpu" and "time" in options.lanes and os.environ.get("TRITON_INTERPRET") == "1":
             # their times would be a thousandth of what kernels are
             raise SelectionError(
                 f"expected compiled kernels to time, got TRITON_INTERPRET=1 and {', '.join(interpreted)}: leave "
                 "timings out with `--lanes train,baseline`, examine the kernels with `attnbench check`, or time them "
                 "on a GPU"
             )
-        self.store = Store(request.results, self.on_warning)
-        facts = self._answering(request.suite.tasks, task_facts)
-        self.preset = request.suite.preset or default_preset(list(facts.values()), kind)
-        tasks = [each.task for each in facts.values()]
-        self.tasks = list(self._answering(tasks, lambda task: recipe_facts(task, self.preset)))
-        self.seeds = request.suite.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
+        self.store = Store(options.results, warn)
+        facts = self._answering(options.tasks, task_facts)
+        self.preset = options.preset or default_preset(list(facts.values()), kind)
+        self.seeds = options.seeds or DEFAULT_SEEDS.get(self.preset.name, 3)
+        recipes = self._answering([each.task for each in facts.values()], lambda task: recipe_facts(task, self.preset))
+        self.tasks = {each.task: (each, recipes[each.task]) for each in facts.values() if each.task in recipes}
+        if self.seeds > FIRST_TUNING_SEED and any(recipe.rates for recipe in recipes.values()):
+            raise SelectionError(
+                f"expected at most {FIRST_TUNING_SEED} seeds with learning_rates, whose choice is made on seeds from "
+                f"{FIRST_TUNING_SEED} on, got {self.seeds:,}"
+            )
+
+    def _answering(self, tasks: Sequence[Spec], ask_task: Callable[[Spec], A]) -> dict[Spec, A]:
+        """The answers of `ask_task`, by task; tasks of plugins that do not answer are left out, with a warning.
+
+        So are those of a suite that lack the preset. Raises the error of the last where no other is left.
+        """
+        answers: dict[Spec, A] = {}
+        lacking: dict[Spec, AttnbenchError] = {}
+        for task in tasks:
+            try:
+                answers[task] = ask_task(task)
+            except (PluginError, SelectionError) as error:
+                lacking[task] = error
+                if len(lacking) == len(tasks) or not (isinstance(error, PluginError) or self.options.suite):
+                    raise
+        for task, lack in lacking.items():
+            self.listener.notice(f"{task} is left out of this run, and the others go on: {lack}")
+        self.left_out |= {task: lack for task, lack in lacking.items() if isinstance(lack, PluginError)}
+        return answers
 
     def plan(self, *, fetch: bool = False) -> Plan:
         """The cells, what is done and what is left. Data that is here is read; `fetch` gets and prepares the rest.
@@ -133,64 +122,109 @@ class Runner:
         """
         # digests name the data, which may have come since
         self._digests.clear()
+        self._try_variants()
+        if fetch:
+            # a folder that cannot be written is found out now and not after an hour of training
+            self.store.prepare()
+            for event in left_by_engines(self.options.results, self.listener.notice):
+                # two commands that start at once collect the same events
+                self.store.append(event.record, event.line, unless=lambda: False)
+        self._find_data(fetch)
+        return self._planned()
+
+    def _try_variants(self) -> None:
+        """Builds each variant once for each task: a parameter that it refuses raises now and not after hours."""
+        variants: dict[Spec, None] = {}
+        for variant in self.options.variants:
+            try:
+                variants[resolve(VARIANTS, variant)] = None
+            except PluginError as error:
+                variants[variant] = None
+                self.broken |= {(task, variant): error for task in self.tasks}
+        self.variants = [*variants]
         for task in self.tasks:
-            # a parameter that a variant refuses raises now and not after hours
             try:
                 shape = ask(TASKS, task.name, ShapeOf(task=task, preset=self.preset, device=self.resources.device.type))
             except PluginError as error:
                 self.broken[task, None] = error
                 continue
-            for variant in self.request.suite.variants:
-                canonical = variant
+            for variant in self.variants:
+                if (task, variant) in self.broken:
+                    continue
                 try:
-                    canonical = resolve(VARIANTS, variant)
-                    if found := ask(VARIANTS, variant.name, TryBuild(canonical, shape)):
-                        self.on_warning(found)
+                    if how_called := ask(VARIANTS, variant.name, TryBuild(variant, shape)):
+                        self.listener.notice(how_called)
                 except PluginError as error:
-                    self.broken[task, canonical] = error
-        if fetch:
-            # A folder that cannot be written is found out now and not after an hour of training.
-            self.store.prepare()
-            for event in left_by_engines(self.request.results, self.on_warning):
-                # two commands that start at once collect the same events
-                self.store.append(event.record, event.line, unless=lambda: False)
+                    self.broken[task, variant] = error
+
+    def _find_data(self, fetch: bool) -> None:
+        """Finds the data of all tasks; one of a suite whose data is not to be had leaves the run, with a warning."""
         lacking: dict[Spec, DataError] = {}
-        made = plan(
-            variants=self.request.suite.variants,
-            tasks=self.tasks,
-            preset=self.preset,
-            seeds=self.seeds,
-            selection=self.request.suite.selection,
-            store=self.store,
-            digest_of=self._digest,
-            site=self.resources.site,
-            has_data=partial(self._has_data, fetch, lacking),
-            retry=self.request.retry,
-            estimate=Estimator(self.resources) if self.only_plans else None,
-        )
-        self.tasks = [task for task in self.tasks if task not in lacking]
+        for task in self.tasks:
+            try:
+                self.data[task] = self._data_of(task, fetch)
+            except PluginError as error:
+                self.data[task], self.broken[task, None] = None, error
+            except DataError as error:
+                lacking[task] = error
+                if not self.options.suite or len(lacking) == len(self.tasks):
+                    raise
+        self.tasks = {task: facts for task, facts in self.tasks.items() if task not in lacking}
         for task, lack in lacking.items():
-            self.on_warning(
-                f"{task} is left out of this run, and the other {len(self.tasks)} of {self.request.suite.name} go on: "
+            self.listener.notice(
+                f"{task} is left out of this run, and the other {len(self.tasks)} of {self.options.suite} go on: "
                 f"{lack}; once its data is here, the same command adds it"
             )
-        # training needs the lane that chooses its learning rates
-        lanes = {*self.request.lanes, *(["tune"] if "train" in self.request.lanes else [])}
-        broken = [f"{error}; its cells get the outcome {error.outcome}" for error in self.broken.values()]
-        notices = [each for each in made.notices if "train" in lanes or each != NO_ATTENTION_ADDED]
-        return Plan(
-            steps=tuple(step for step in made.steps if step.cell.lane in lanes),
-            blocks=tuple(block for block in made.blocks if block.lane in lanes),
-            notices=(*notices, *dict.fromkeys(broken)),
-            data=dict(self.data),
-            jobs=self.resources.jobs or 1,
-            timings_alone=self.resources.device.type == "cpu",
-            undecided=made.undecided if "train" in lanes else (),
+
+    def _data_of(self, task: Spec, fetch: bool) -> Provenance | None:
+        options = self.options
+        return ask(
+            TASKS,
+            task.name,
+            FindData(
+                task=task,
+                preset=self.preset,
+                selection=options.selection,
+                data_dir=options.data_dir,
+                offline=options.offline,
+                fetch=fetch,
+            ),
+            reporter=self.listener,
+            patience=DATA_PATIENCE,
+            # who wants cells to be short does not want to wait longer for their data
+            most_seconds=options.timeout,
         )
 
-    def run_all(self, listener: RunListener) -> Records:
+    def _planned(self, ended: Collection[str] = ()) -> Plan:
+        """The plan as the store is now, without the jobs that have `ended`."""
+        options, resources = self.options, self.resources
+        planner = Planner(
+            variants=self.variants,
+            questions=[*self.tasks.values()],
+            seeds=self.seeds,
+            selection=options.selection,
+            # training needs the lane that chooses its learning rates
+            lanes={*options.lanes, *(["tune"] if "train" in options.lanes else [])},
+            store=self.store,
+            digest_of=self.digest_of,
+            site=resources.site,
+            retry=options.retry,
+            ended=ended,
+            estimate=Estimator(resources) if self.only_plans else None,
+        )
+        made = planner.plan()
+        broken = [f"{error}; its cells get the outcome {error.outcome}" for error in self.broken.values()]
+        return replace(
+            made,
+            notices=(*made.notices, *dict.fromkeys(broken)),
+            data=dict(self.data),
+            at_once=resources.jobs or 1,
+            timings_alone=resources.device.type == "cpu",
+        )
+
+    def run_all(self) -> Records:
         """Plans with the data fetched, runs what is left and returns the Records of the whole selection."""
-        made = self.plan(fetch=True)
+        made, listener, site = self.plan(fetch=True), self.listener, self.resources.site
         for notice in made.notices:
             listener.notice(notice)
         for task, data in made.data.items():
@@ -199,180 +233,164 @@ class Runner:
                     f"{task} runs on a surrogate ({data.source}), since the original is not here; "
                     f"`attnbench data list {task.name}` says how to get it"
                 )
-        listener.begin(made, str(self.preset), self.resources.machine)
-        site = self.resources.site
-        if made.blocks and not site.machine_id:
-            listener.notice(
-                f"{len(made.blocks)} jobs go to {site.executor}; this machine only submits and collects them"
-            )
-        measured = self.run(made, listener.on_event)
-        ran = {block.id for block in made.blocks}
-        # Records of trials say which rates are tried next; a trial that was lost is left to a later command
-        while made.undecided:
-            made = self.plan()
-            if ran.issuperset(block.id for block in made.blocks):
-                break
+        if made.jobs and not site.machine_id:
+            listener.notice(f"{len(made.jobs)} jobs go to {site.executor}; this machine only submits and collects them")
+        measured, ended = dict[str, Record](), set[str]()
+        while True:
             listener.begin(made, str(self.preset), self.resources.machine)
-            measured |= self.run(made, listener.on_event)
-            ran.update(block.id for block in made.blocks)
+            measured |= self.run(made)
+            ended |= {job.id for job in made.jobs}
+            if not made.undecided:
+                break
+            # Records of trials say which rates are tried next; a trial that was lost is left to a later command
+            made = self._planned(ended)
+            if not made.jobs:
+                break
         # another command may have measured a part of it meanwhile
-        found = [measured.get(step.cell.key) or step.record or self.record_of(step.cell) for step in made.steps]
+        records = [measured.get(step.cell.key) or step.record or self.record_of(step.cell) for step in made.steps]
         return Records(
-            results=self.request.results,
-            records=tuple(record for record in found if record is not None),
-            missing=tuple(step.cell for step, record in zip(made.steps, found, strict=True) if record is None),
+            results=self.options.results,
+            records=tuple(record for record in records if record is not None),
+            missing=tuple(step.cell for step, record in zip(made.steps, records, strict=True) if record is None),
             measured=tuple(measured.values()),
             left_out=tuple(self.left_out),
         )
 
-    def run(self, made: Plan, on_event: OnEvent) -> dict[str, Record]:
-        """All jobs of a plan to their end; `on_event` gets every event, that of a Record after it is stored.
+    def run(self, made: Plan) -> dict[str, Record]:
+        """All jobs of a plan to their end; the listener gets every event, that of a Record after it is stored.
 
         Returns the Records that were stored, by the keys of their cells.
         """
-        request, resources, measured = self.request, self.resources, dict[str, Record]()
-        seconds = {step.cell.key: step.seconds for step in made.steps}
-        before = {step.cell.key: step.record for step in made.left}
-        again = {step.cell.key for step in made.left if step.state == "again"}
-        blocks = {block.id: block for block in made.blocks}
-        waiting, running, unended = deque(made.blocks), set[str](), set(blocks)
-        # jobs that are one length of a sweep, by the sweep
-        sweeps = {
-            block.id: (Spec(cell.task.name, tuple(p for p in cell.task.parameters if p[0] != "length")),
-                       cell.preset, block.lane)
-            for block in made.blocks
-            if task_facts((cell := block.cells[0]).task).only_timed
-        }  # fmt: skip
-
-        def store(event: Event) -> None:
-            if isinstance(event, CellFinished):
-                record = event.record
-                # it may come from a file that was read before, as far as it went, or from another command
-                asks = record.key in before and record.key not in again
-                if not self.store.append(
-                    record, event.line, unless=lambda: asks and self._is_done(record.cell, before[record.key])
-                ):
-                    return
-                measured[record.key] = record
-            on_event(event)
-
-        def submit() -> None:
-            held = {sweeps.get(block) for block in running} - {None}
-            for block in [*waiting]:
-                if len(running) >= resources.executor.room:
-                    break
-                # which lengths are skipped depends on the Records of the shorter ones, which are therefore waited for
-                if any(first in unended for first in block.after) or sweeps.get(block.id) in held:
-                    continue
-                waiting.remove(block)
-                done = {cell for cell in block.cells if self._is_done(cell, before[cell.key])}
-                # ratios are of the same rounds, whoever has timed the reference since
-                again.update(cell.key for cell in done if block.lane == "time" and cell.variant == Spec(REFERENCE))
-                left = tuple(cell for cell in block.cells if cell not in done or cell.key in again)
-                rates = self._worth_trying(replace(block, cells=left), store)
-                # what is measured for others alone is left out with them
-                if again.issuperset(cell.key for cell in rates):
-                    unended.discard(block.id)
-                    continue
-                running.add(block.id)
-                held |= {sweeps.get(block.id)} - {None}
-                known = [seconds.get(cell.key) for cell in rates]
-                estimate = None if None in known else sum(each or 0.0 for each in known)
-                is_timing, on_gpu = block.lane == "time", resources.device.type == "cuda"
-                # a timing on a processor has its machine to itself
-                needs = Needs(
-                    gpus=int(on_gpu),
-                    threads=resources.time_threads if is_timing else resources.train_threads,
-                    alone=is_timing and not on_gpu,
-                    seconds=estimate,
-                )
-                # a plugin that was asked something may have left a thread that takes a core
-                end_children()
-                job = Job(
-                    block=block.id,
-                    cells=tuple(rates),
-                    digests={cell.key: self._digest(cell) for cell in rates},
-                    rates={cell.key: rate for cell, rate in rates.items() if rate is not None},
-                    device=str(resources.device),
-                    results=request.results,
-                    data_dir=request.data_dir,
-                    offline=request.offline,
-                    threads=needs.threads,
-                    timeout=request.timeout,
-                    executor=resources.site.executor,
-                )
-                resources.executor.submit(job, needs)
-
+        options, resources = self.options, self.resources
         if resources.site.executor == "local" and resources.device.type == "cuda":
-            cells = [cell for block in made.blocks for cell in block.cells]
-            gate_first(cells, str(resources.device), request.data_dir, request.offline, on_event)
-        submit()
-        for ended in resources.executor.finished(store):
-            running.discard(ended)
-            unended.discard(ended)
-            if blocks[ended].lane == "tune" and any(self.record_of(cell) is None for cell in blocks[ended].cells):
-                # what was lost leaves no rate to train at; a later command tries both
-                left_out = [each for each in waiting if ended in each.after]
-                waiting = deque(each for each in waiting if each not in left_out)
-                unended -= {each.id for each in left_out}
-            submit()
-        return measured
+            cells = [cell for job in made.jobs for cell in job.cells]
+            gate_first(cells, str(resources.device), options.data_dir, options.offline, self.listener.on_event)
+        queue = _Queue(self, made)
+        queue.submit()
+        for ended in resources.executor.finished(queue.keep):
+            del queue.running[ended]
+            queue.submit()
+        return queue.measured
 
-    def _is_done(self, cell: Cell, before: Record | None) -> bool:
-        """Whether a Record of the cell that `plan` would not run again is stored, since it found the one `before`."""
-        found = self.store.finished(cell, self._digest(cell), self.resources.site, retry=self.request.retry)
-        return found is not None and found != before
+    def record_of(self, cell: Cell, *, retry: bool = False) -> Record | None:
+        """The Record of a cell as it is stored now, whoever has measured it; with `retry` only that of a success."""
+        return self.store.finished(cell, self.digest_of(cell), self.resources.site, retry=retry)
 
-    def record_of(self, cell: Cell) -> Record | None:
-        """The Record of a cell as it is stored now, whoever has measured it."""
-        return self.store.finished(cell, self._digest(cell), self.resources.site)
+    def digest_of(self, cell: Cell) -> str:
+        """The digest that a Record of the cell gets in this run, looked up once: sources may be edited meanwhile."""
+        if cell not in self._digests:
+            self._digests[cell] = digest_of_cell(cell, self.data[cell.task], self.resources.device.type)
+        return self._digests[cell]
 
-    def _worth_trying(self, block: PlannedJob, on_event: OnEvent) -> dict[Cell, float | None]:
-        """The cells of a job to be tried, with their learning rates where their preset has a grid of several.
 
-        The other cells get Records that say why they are not tried.
-        """
-        left: dict[Cell, float | None] = {}
-        for cell in block.cells:
-            problem = self.broken.get((cell.task, None))
-            if cell.lane != "baseline":
-                problem = problem or self.broken.get((cell.task, cell.variant))
-            if problem is not None:
-                on_event(CellFinished(self._untried(cell, block, Outcome(problem.outcome), problem.reason)))
+class _Queue:
+    """The jobs of a plan: those that wait, those that the executor has, and the Records that were stored."""
+
+    def __init__(self, runner: Runner, made: Plan):
+        self.running: dict[str, Job] = {}
+        self.measured: dict[str, Record] = {}
+        self._runner, self._plan, self._waiting = runner, made, deque(made.jobs)
+        self._before = {step.cell.key: step.record for step in made.left}
+        self._seconds = {step.cell.key: step.seconds for step in made.left}
+        self._again = {step.cell.key for step in made.left if step.state == "again"}
+
+    def submit(self) -> None:
+        """Gives the executor the next jobs, as many as it has room for."""
+        runner, resources = self._runner, self._runner.resources
+        for job in [*self._waiting]:
+            if len(self.running) >= resources.executor.room:
+                break
+            if job.series and job.series in [each.series for each in self.running.values()]:
                 continue
-            left[cell] = None
-            recipe = recipe_facts(cell.task, cell.preset) if cell.lane == "train" else None
-            if recipe is not None and recipe.grid:
-                counted = first_results(record for record in self.store.records() if record.cell.lane == "tune")
-                _, choice = search_of(cell, recipe, counted, self._digest)
-                if choice is None:
-                    raise StoreError(f"not every learning rate of `{cell}` has a Record; run the same command again")
-                left[cell] = choice.rate
-                if choice.outcome is not Outcome.OK:
-                    del left[cell]
-                    on_event(CellFinished(self._untried(cell, block, choice.outcome, choice.reason)))
-        if left and block.lane == "time" and task_facts(block.cells[0].task).only_timed:
-            left = dict.fromkeys(self._skip_expected_failures([*left], block, on_event))
-        return left
+            self._waiting.remove(job)
+            cells = self._left_of(job)
+            # what is measured for others alone is left out with them
+            if self._again.issuperset(cell.key for cell in cells):
+                continue
+            self.running[job.id] = job
+            # a timing on a processor has its machine to itself
+            is_timing, on_gpu = job.lane == "time", resources.device.type == "cuda"
+            threads = resources.time_threads if is_timing else resources.train_threads
+            known = [seconds for cell in cells if (seconds := self._seconds[cell.key]) is not None]
+            needs = Needs(
+                gpus=int(on_gpu),
+                threads=threads,
+                alone=is_timing and not on_gpu,
+                seconds=sum(known) if len(known) == len(cells) else None,
+            )
+            rates = {cell.key: self._plan.rates[cell].rate for cell in cells if cell in self._plan.rates}
+            # a plugin that was asked something may have left a thread that takes a core
+            end_children()
+            job = replace(
+                job,
+                cells=tuple(cells),
+                rates={key: rate for key, rate in rates.items() if rate is not None},
+                device=str(resources.device),
+                results=runner.options.results,
+                data_dir=runner.options.data_dir,
+                offline=runner.options.offline,
+                threads=threads,
+                timeout=runner.options.timeout,
+                executor=resources.site.executor,
+            )
+            resources.executor.submit(job, needs)
 
-    def _skip_expected_failures(self, cells: list[Cell], block: PlannedJob, on_event: OnEvent) -> list[Cell]:
-        """The cells of a sweep to be tried; the others get Records that name their failure at a shorter length."""
-        records = list(self.store.records())
+    def keep(self, event: Event) -> None:
+        """Stores the Record of a finished cell, unless it is stored already, and passes the event on."""
+        runner = self._runner
+        if isinstance(event, CellFinished):
+            record = event.record
+            # it may come from a file that was read before, as far as it went, or from another command
+            asks = record.key in self._before and record.key not in self._again
+            if not runner.store.append(record, event.line, unless=lambda: asks and self._is_done(record.cell)):
+                return
+            self.measured[record.key] = record
+        runner.listener.on_event(event)
 
-        def length_of(spec: Spec) -> int:
-            return recipe_facts(spec, self.preset).length
+    def _is_done(self, cell: Cell) -> bool:
+        """True if a Record is stored that the plan has not seen and would not run again."""
+        record = self._runner.record_of(cell, retry=self._runner.options.retry)
+        return record is not None and record != self._before[cell.key]
 
+    def _left_of(self, job: Job) -> list[Cell]:
+        """The cells of a job that are to be tried now; others of it get a Record that says why they are not."""
+        done = {cell for cell in job.cells if self._is_done(cell)}
+        # ratios are of the same rounds, whoever has timed the reference since
+        self._again |= {cell.key for cell in done if cell.lane == "time" and cell.variant == Spec(REFERENCE)}
+        records = [*self._runner.store.records()] if job.series else []
         left = []
-        for cell in cells:
-            failure = failed_shorter(cell, self._digest(cell), self.resources.site, records, length_of)
+        for cell in job.cells:
+            if cell in done and cell.key not in self._again:
+                continue
+            failure = self._expected_failure(cell, records)
             if failure is None:
                 left.append(cell)
-                continue
-            reason = reason_to_skip(failure, length_of(failure.cell.task))
-            on_event(CellFinished(self._untried(cell, block, failure.outcome, reason)))
+            else:
+                self.keep(CellFinished(self._untried(cell, job, *failure)))
         return left
 
-    def _untried(self, cell: Cell, block: PlannedJob, outcome: Outcome, reason: str) -> Record:
+    def _expected_failure(self, cell: Cell, records: Sequence[Record]) -> tuple[Outcome, str] | None:
+        """The outcome and the reason of a cell that is not worth trying; `records`: of its sweep, if it is of one."""
+        runner = self._runner
+        problem = runner.broken.get((cell.task, None))
+        if cell.lane != "baseline":
+            problem = problem or runner.broken.get((cell.task, cell.variant))
+        if problem is not None:
+            return Outcome(problem.outcome), problem.reason
+        choice = self._plan.rates.get(cell)
+        if choice is not None and choice.outcome is not Outcome.OK:
+            return choice.outcome, choice.reason
+        if not records:
+            return None
+
+        def length_of(task: Spec) -> int:
+            return recipe_facts(task, runner.preset).length
+
+        failure = failed_shorter(cell, runner.digest_of(cell), runner.resources.site, records, length_of)
+        return failure and (failure.outcome, reason_to_skip(failure, length_of(failure.cell.task)))
+
+    def _untried(self, cell: Cell, job: Job, outcome: Outcome, reason: str) -> Record:
+        runner = self._runner
         try:
             setting = recipe_facts(cell.task, cell.preset).setting
         except PluginError:
@@ -382,68 +400,13 @@ class Runner:
             outcome,
             reason,
             Begun.now(),
-            machine=self.resources.machine,
-            data=self.data[cell.task],
-            digest=self._digest(cell),
-            block=block.id,
+            machine=runner.resources.machine,
+            data=runner.data[cell.task],
+            digest=runner.digest_of(cell),
+            block=job.id,
             setting=setting,
-            executor=self.resources.site.executor,
+            executor=runner.resources.site.executor,
         )
-
-    def _answering(self, tasks: Sequence[Spec], ask_task: Callable[[Spec], A]) -> dict[Spec, A]:
-        """What `ask_task` answers, by task; tasks of plugins that do not answer are left out, with a warning.
-
-        So are those of a suite that lack the preset. Raises the error of the last where no other is left.
-        """
-        found: dict[Spec, A] = {}
-        lacking: dict[Spec, AttnbenchError] = {}
-        for task in tasks:
-            try:
-                found[task] = ask_task(task)
-            except (PluginError, SelectionError) as error:
-                lacking[task] = error
-                if len(lacking) == len(tasks) or not (isinstance(error, PluginError) or self.request.suite.name):
-                    raise
-        for task, lack in lacking.items():
-            self.on_warning(f"{task} is left out of this run, and the others go on: {lack}")
-        self.left_out |= {task: lack for task, lack in lacking.items() if isinstance(lack, PluginError)}
-        return found
-
-    def _has_data(self, fetch: bool, lacking: dict[Spec, DataError], task: Spec) -> bool:
-        """Whether the task stays in the run: `lacking` gets another. One whose plugin does not answer is `broken`."""
-        question = FindData(
-            task=task,
-            preset=self.preset,
-            selection=self.request.suite.selection,
-            data_dir=self.request.data_dir,
-            offline=self.request.offline,
-            fetch=fetch,
-        )
-        try:
-            self.data[task] = ask(
-                TASKS,
-                task.name,
-                question,
-                reporter=Reporter(self.on_warning, self.on_progress),
-                patience=DATA_PATIENCE,
-                # who wants cells to be short does not want to wait longer for their data
-                most_seconds=self.request.timeout,
-            )
-        except PluginError as error:
-            self.data[task], self.broken[task, None] = None, error
-        except DataError as error:
-            lacking[task] = error
-            if not self.request.suite.name or len(lacking) == len(self.tasks):
-                raise
-        return task not in lacking
-
-    def _digest(self, cell: Cell) -> str:
-        """The digest that a Record of the cell gets in this run, looked up once: sources may be edited meanwhile."""
-        found = self._digests.get(cell)
-        if found is None:
-            found = digest_of_cell(cell, self.data[cell.task], self.resources.device.type)
-            self._digests[cell] = found
-        return found
 
 
 def default_preset(tasks: Sequence[TaskFacts], device: str) -> Spec:

@@ -10,6 +10,7 @@ from typing import IO
 import torch
 
 from ...tasks.data.data import place
+from ..core.cell import Job
 from ..core.errors import AttnbenchError, SelectionError, StoreError
 from ..core.record import Record
 from ..core.registry import import_foreign_plugins_here
@@ -19,10 +20,10 @@ from ..process.child import decode_order, end_servers
 from ..store.store import Store
 from .context import WorkerContext
 from .events import Began, CellFinished, CellStarted, Event, Failed, OnEvent, Warned, encode
-from .gate_first import examine_here, gate_first
-from .job import DescribeJob, GateJob, Job, MaxLengthJob
+from .executors.run_job import DescribeOrder
+from .gate_first import GateOrder, examine_here, gate_first
 from .lanes.baseline import baseline_cell
-from .lanes.max_length import tried_lengths
+from .lanes.max_length import MaxLengthOrder, tried_lengths
 from .lanes.time import time_cells
 from .lanes.train import train_cell
 
@@ -35,18 +36,18 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         channel.flush()
 
     job = decode_order(orders.readline())
-    if isinstance(job, GateJob):
+    if isinstance(job, GateOrder):
         examine_here(job)
         return 0
     device = torch.device(job.device)
     torch.set_num_threads(job.threads or len(os.sched_getaffinity(0)))
     # read from the environment once, at its first use: now, before a plugin can change that
     torch.backends.cpu.get_cpu_capability()
-    if isinstance(job, MaxLengthJob):
+    if isinstance(job, MaxLengthOrder):
         for tried in tried_lengths(job, iter(orders.readline, b"")):
             send(tried)
         return 0
-    if isinstance(job, DescribeJob):
+    if isinstance(job, DescribeOrder):
         count = torch.cuda.device_count() if device.type == "cuda" and device.index is None else 1
         for each in [device] if count == 1 else [torch.device("cuda", index) for index in range(count)]:
             send(Began(describe(each), device=device_name(each)))
@@ -92,17 +93,9 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
         send(Warned(message))
 
     context = WorkerContext(
-        device=torch.device(job.device),
-        place=place(job.data_dir, job.offline, warn),
-        store=Store(job.results, warn),
-        digests=job.digests,
-        block=job.block,
-        executor=job.executor,
-        node=job.node,
-        send=send,
-        rates=job.rates,
-    )
-    send(Began(context.machine, context.node, context.device_name, time.time()))
+        job=job, place=place(job.data_dir, job.offline, warn), store=Store(job.results, warn), send=send
+    )  # fmt: skip
+    send(Began(context.machine, job.node, context.device_name, time.time()))
     if context.device.type == "cuda" and job.executor != "local":
         # jobs of this machine are examined together, before the first of them
         gate_first(job.cells, job.device, job.data_dir, job.offline, send)

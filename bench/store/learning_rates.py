@@ -1,7 +1,7 @@
-"""Learning rates: which rate of a preset's grid a variant takes, by validation on seeds that no board uses.
+"""The search of a learning rate: which rates of a preset's grid are tried next, and which one a variant takes.
 
-A pure function of the Records of the lane `tune`. It reads their validation results alone: the test results beside them
-are for the figure of all rates.
+A pure function of the Records of the lane `tune`, whose seeds no board uses. It reads their validation results alone:
+the test results beside them are for the figure of all rates.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from ..core.cell import FIRST_TUNING_SEED, Cell
 from ..core.metrics import ACCURACY
 from ..core.record import Outcome, Record
+from ..core.spec import Spec
 
 RATE_SETTINGS = ("learning_rate", "learning_rates", "tuning_seeds", "rate_extensions")
 """The settings of a preset that only choose a learning rate."""
@@ -30,6 +32,50 @@ class RateChoice:
     rate: float | None
     outcome: Outcome = Outcome.OK
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateGrid:
+    """The learning rates of a preset, among which each variant searches its own.
+
+    `grid`: the rates that are tried first; a search goes beyond their ends `extensions` times at most. `presets`: each
+    rate that may be tried, with the preset that trains at it alone. `seeds`: trials of each rate.
+    """
+
+    grid: tuple[float, ...]
+    extensions: int
+    seeds: int
+    presets: tuple[tuple[float, Spec], ...]
+
+    def trials(self, cell: Cell) -> dict[float, tuple[Cell, ...]]:
+        """The cells of the lane `tune` that may choose the learning rate of a cell to train, by rate.
+
+        They are the same for all seeds. Their checkpoints are chosen on validation data, whatever the cell's own are.
+        """
+        seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.seeds)
+        return {
+            rate: tuple(
+                Cell(variant=cell.variant, task=cell.task, preset=preset, seed=seed, lane="tune") for seed in seeds
+            )
+            for rate, preset in self.presets
+        }
+
+    def search(
+        self, cell: Cell, trained: Mapping[tuple[str, str], Record], digest_of: Callable[[Cell], str]
+    ) -> tuple[list[Cell], RateChoice | None]:
+        """The trials of a cell to train as far as the search has come, and its choice.
+
+        The choice is None where one of these trials is still to be run. `trained`: as `first_results` gives it, of any
+        machine, so that every machine that sees the Records chooses the same.
+        """
+        trials = self.trials(cell)
+
+        def records_of(rate: float) -> list[Record]:
+            found = (trained.get((trial.key, digest_of(trial))) for trial in trials[rate])
+            return [record for record in found if record is not None]
+
+        rates, choice = search(self.grid, self.extensions, self.seeds, records_of)
+        return [trial for rate in rates for trial in trials[rate]], choice
 
 
 class _Score(NamedTuple):

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.bench.core.record import Machine
-from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.executor_settings import ExecutorSettings
-from attnbench.bench.plan.suite import Suite
+from attnbench.bench.plan.suite import options_of
 from attnbench.bench.run.executors import local
 from attnbench.bench.run.executors.run_job import run_job
 from attnbench.bench.wings.clusters import node, slurm
@@ -45,32 +43,28 @@ def run_without_sharing(line: bytes, token: str) -> Any:
 
 def runner(results: Path, variants: str, executor: str, jobs: int = 1, share: bool = True, **options: Any) -> Any:
     """A Runner of fake jobs: one Cell to train for each variant."""
-    from attnbench.bench.run.runner import Runner, RunRequest
+    from attnbench.bench.run.events import RunListener
+    from attnbench.bench.run.runner import Runner
+
+    class Listener(RunListener):
+        def notice(self, message: str) -> None:
+            print("warning:", message, flush=True)
 
     slurm.RunJob = RunJob  # type: ignore[misc]
     slurm.ASK_SECONDS = 0.5
     ray_executor.run_on_ray = run_on_ray if share else run_without_sharing
-    Runner._has_data = _has_data  # type: ignore[method-assign]
+    Runner._data_of = lambda runner, task, fetch: None  # type: ignore[method-assign]
     timeout = float(options.pop("timeout")) if "timeout" in options else None
-    suite = Suite(name="", tasks=(Spec("lra-listops"),), variants=tuple(map(Spec, variants.split(","))),
-                  preset=Spec("smoke"))  # fmt: skip
-    request = RunRequest(
-        suite=suite, results=results, device="cpu", threads=1, lanes=("train",), timeout=timeout,
-        executor=ExecutorSettings.of(executor, jobs, options),
+    chosen = options_of(
+        variants, "lra-listops", preset="smoke", results=results, device="cpu", threads=1, lanes="train",
+        timeout=timeout, executor=executor, jobs=jobs, executor_options=options,
     )  # fmt: skip
-    return Runner(
-        request=request, on_warning=lambda text: print("warning:", text, flush=True), on_progress=lambda *x: None
-    )
-
-
-def _has_data(runner: Any, fetch: bool, lacking: Any, task: Spec) -> bool:
-    runner.data[task] = None
-    return True
+    return Runner(options=chosen, listener=Listener())
 
 
 def drive(found: Any) -> None:
     """As `attnbench run` does it."""
-    found.run(found.plan(fetch=True), lambda event: None)
+    found.run(found.plan(fetch=True))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ for cell in job.cells:
         machine=machine,
         measurements=(Measurement.of("loss", len(name), split="test"),),
         digest=job.digests[cell.key],
-        block=job.block,
+        block=job.id,
         started="2026-01-01T00:00:00+00:00",
         executor=job.executor,
         node=job.node,

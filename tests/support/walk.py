@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 TREE = Path(__file__).resolve().parents[2]
-UNTIL = ("bench/api.py", "run")
+UNTIL = ("bench/api/run.py", "run")
 """Where the Records of a run are in the store: what follows are boards and the page."""
 
 OURS = tuple(

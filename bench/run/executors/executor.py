@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from ...core.cell import Job
 from ...core.decode import to_builtins
 from ...core.record import Machine, Site
 from ...plan.executor_settings import ExecutorSettings
 from ..events import CellFinished, OnEvent
-from ..job import Job
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ class Executor(Protocol):
     room: float
 
     def submit(self, job: Job, needs: Needs) -> None:
-        """Queues a job, which is called by `job.block` from now on, also while `finished` is iterated."""
+        """Queues a job, which is called by `job.id` from now on, also while `finished` is iterated."""
 
     def finished(self, on_event: OnEvent) -> Iterator[str]:
         """Jobs in the order in which they end, until none is left.
@@ -60,7 +60,7 @@ class Executor(Protocol):
         anything can go on.
         """
 
-    def cancel(self, block: str) -> None:
+    def cancel(self, job_id: str) -> None:
         """Ends a job or takes it out of the queue; Cells of it that have not ended get no Record."""
 
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 import psutil
 import torch
 
+from ...core.cell import Job
 from ...core.errors import SelectionError
 from ...core.hashing import content_hash
 from ...core.record import Machine, Outcome, Site
 from ...measure.machine import choose_device, describe
 from ...plan.executor_settings import ExecutorSettings
 from ..events import CellFinished, Event, OnEvent
-from ..job import Job
 from .executor import Executor, Needs, Resources
 from .run_job import Waiting, describe_in_child, run_job, wait_for
 
@@ -65,7 +65,7 @@ class LocalExecutor:
             while self._queue or self._running:
                 self._start()
                 waiting = []
-                for block, run in list(self._running.items()):
+                for job_id, run in list(self._running.items()):
                     for said in run.events:
                         if isinstance(said, Waiting):
                             waiting.append(said)
@@ -79,24 +79,24 @@ class LocalExecutor:
                         on_event(said)
                     else:
                         # it has ended, and was not cancelled by whoever was told of its events
-                        if block in self._running:
-                            self._release(block)
+                        if job_id in self._running:
+                            self._release(job_id)
                             if not run.starved:
-                                yield block
+                                yield job_id
                 if len(waiting) == len(self._running) > 0:
                     wait_for(waiting)
         finally:
-            for block in list(self._running):
-                self.cancel(block)
+            for job_id in list(self._running):
+                self.cancel(job_id)
 
-    def cancel(self, block: str) -> None:
-        self._queue = deque(each for each in self._queue if each[0].block != block)
-        if block in self._running:
-            run = self._running[block]
+    def cancel(self, job_id: str) -> None:
+        self._queue = deque(each for each in self._queue if each[0].id != job_id)
+        if job_id in self._running:
+            run = self._running[job_id]
             run.starved = False
             # its child has ended once this returns
             run.events.close()
-            self._release(block)
+            self._release(job_id)
 
     def _start(self) -> None:
         """Starts as many as there are devices and there is room for, in the order of the queue."""
@@ -111,13 +111,13 @@ class LocalExecutor:
             self._queue.popleft()
             job = replace(job, gpu=self._free.pop(0))
             machine = replace(self.machine, threads=job.threads or self.machine.threads)
-            self._running[job.block] = _LocalJob(job, needs, run_job(job, machine), {cell.key for cell in job.cells})
+            self._running[job.id] = _LocalJob(job, needs, run_job(job, machine), {cell.key for cell in job.cells})
             if len(self._running) > 1:
                 for each in self._running.values():
                     each.beside = True
 
-    def _release(self, block: str) -> None:
-        run = self._running.pop(block)
+    def _release(self, job_id: str) -> None:
+        run = self._running.pop(job_id)
         self._free.append(run.job.gpu)
         if run.starved:
             cells = tuple(cell for cell in run.job.cells if cell.key in run.left)

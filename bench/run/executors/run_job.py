@@ -8,11 +8,14 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...core.cell import Job
 from ...core.errors import AttnbenchError, DeviceError
 from ...core.record import Begun, Machine, Outcome, Record
 from ...process.child import ChannelError, Child, encode_order, wait_for_any
 from ..events import Began, CellFinished, CellStarted, Event, Failed, Restarted, decode
-from ..job import WORKER, DescribeJob, Job
+
+WORKER = "attnbench.bench.run.worker"
+"""The module that runs jobs in a child."""
 
 STALL_SECONDS = 900.0
 """A child that says nothing for so long is taken to hang; training says something twice a second."""
@@ -36,6 +39,14 @@ class WorkerError(AttnbenchError):
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)
         self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeOrder:
+    """Describe the machine as it is with `device`, in a process that may use it; `threads` as of a job."""
+
+    device: str
+    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,7 @@ def run_job(
                 begun,
                 machine=machine,
                 digest=job.digests[ended.key],
-                block=job.block,
+                block=job.id,
                 executor=job.executor,
                 node=job.node,
                 device=device,
@@ -170,7 +181,7 @@ def describe_in_child(device: str, threads: int) -> list[Machine]:
     """
     found: list[Machine] = []
     with Child(WORKER, environment_of(threads)) as child:
-        child.send(encode_order(DescribeJob(device=device, threads=threads)))
+        child.send(encode_order(DescribeOrder(device=device, threads=threads)))
         try:
             while (line := child.receive(DESCRIBE_SECONDS)) is not None:
                 event = decode(line)

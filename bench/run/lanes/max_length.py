@@ -22,8 +22,7 @@ from ...measure.memory import memory_limit
 from ...process.child import ChannelError, Child, encode_order, end_servers
 from ..context import RecordBuilder, WorkerContext, is_out_of_memory, tells_of_memory
 from ..events import CellStarted, LengthTried, decode
-from ..executors.run_job import GOODBYE_SECONDS, classify_exit, oom_kills
-from ..job import WORKER, MaxLengthJob
+from ..executors.run_job import GOODBYE_SECONDS, WORKER, classify_exit, oom_kills
 from ..workloads.sweep_point import LEAST_LIMIT, SweepWorkloads, shape_of
 from .timing_record import memory
 
@@ -63,6 +62,16 @@ def longest_lengths(
         yield builder.record(Outcome.OK)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxLengthOrder:
+    """Try the variant and the sweep point of `cell` at the lengths that follow, within `memory_bytes`."""
+
+    cell: Cell
+    device: str
+    threads: int
+    memory_bytes: int
+
+
 @dataclass(slots=True)
 class LengthSearch:
     """Tries lengths in a child, and starts another where one died.
@@ -89,7 +98,7 @@ class LengthSearch:
             self.child = Child(WORKER)
             self.child.send(
                 encode_order(
-                    MaxLengthJob(
+                    MaxLengthOrder(
                         cell=self.cell,
                         device=str(self.context.device),
                         threads=torch.get_num_threads(),
@@ -128,22 +137,22 @@ class LengthSearch:
             self.child = None
 
 
-def tried_lengths(job: MaxLengthJob, lengths: Iterator[bytes]) -> Iterator[LengthTried]:
+def tried_lengths(order: MaxLengthOrder, lengths: Iterator[bytes]) -> Iterator[LengthTried]:
     """In the child: one answer for each length that arrives."""
-    here, device = place(offline=True), torch.device(job.device)
+    here, device = place(offline=True), torch.device(order.device)
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, job.memory_bytes / total), device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, order.memory_bytes / total), device)
     for line in lengths:
-        yield _tried(job, int(line), here, device)
+        yield _tried(order, int(line), here, device)
 
 
-def _tried(job: MaxLengthJob, length: int, here: DataPlace, device: torch.device) -> LengthTried:
+def _tried(order: MaxLengthOrder, length: int, here: DataPlace, device: torch.device) -> LengthTried:
     # on a CPU an allocation beyond the budget is made to fail, before the system kills something for it
-    limited = memory_limit(job.memory_bytes + SLACK_BYTES) if device.type == "cpu" else nullcontext()
+    limited = memory_limit(order.memory_bytes + SLACK_BYTES) if device.type == "cpu" else nullcontext()
     try:
         with limited:
-            return LengthTried(_peak_bytes(job, length, here, device))
+            return LengthTried(_peak_bytes(order, length, here, device))
     except Exception as error:
         if is_out_of_memory(error):
             return LengthTried()
@@ -152,14 +161,14 @@ def _tried(job: MaxLengthJob, length: int, here: DataPlace, device: torch.device
         return LengthTried(error=f"{type(error).__name__}: {error}", crashed=True)
 
 
-def _peak_bytes(job: MaxLengthJob, length: int, here: DataPlace, device: torch.device) -> float:
+def _peak_bytes(order: MaxLengthOrder, length: int, here: DataPlace, device: torch.device) -> float:
     """The peak of one unit of work at `length`, with all that is held."""
-    rest = {name: value for name, value in job.cell.task.parameters if name not in ("memory_bytes", "length")}
-    task: TimedTask = TASKS.build(Spec.of(job.cell.task.name, **rest, length=length))
-    point = task.recipe(job.cell.preset)
+    rest = {name: value for name, value in order.cell.task.parameters if name not in ("memory_bytes", "length")}
+    task: TimedTask = TASKS.build(Spec.of(order.cell.task.name, **rest, length=length))
+    point = task.recipe(order.cell.preset)
     assert isinstance(point, Point)
     dataset = task.load(here, point, 0, "validation")
     # the gate has passed already, in the worker that asks
     workloads = SweepWorkloads.of(task, point, dataset, device, build_unchecked)
-    found = memory(workloads, workloads.workload(job.cell.variant))
+    found = memory(workloads, workloads.workload(order.cell.variant))
     return next(m.value for m in found if m.name == "peak_bytes")

@@ -51,7 +51,7 @@ def _train(builder: RecordBuilder) -> None:
     task, recipe, dataset = builder.load()
     if recipe.learning_rates:
         # the Record keeps the preset as its setting, which all variants share, and the rate as a measurement
-        recipe = replace(recipe, learning_rate=context.rates[cell.key], learning_rates=())
+        recipe = replace(recipe, learning_rate=context.job.rates[cell.key], learning_rates=())
         builder.measurements.append(Measurement.of("learning_rate", recipe.learning_rate))
     objective = objective_for(task.problem(), recipe)
     model = objective.model(context.builder(recipe.batch)(cell.variant), cell.seed, str(context.device))
@@ -67,7 +67,7 @@ def _train(builder: RecordBuilder) -> None:
         point = training.curve[-1]
         return structs.replace(found, loss=point.train_loss, value=point.validation)
 
-    checkpoint = context.store.checkpoint(cell, context.digests[cell.key])
+    checkpoint = context.store.checkpoint(cell, context.job.digests[cell.key])
     trainer = Trainer(
         objective,
         model,

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ...core.cell import Job
 from ...run.events import CellFinished, Event, Failed
 from ...run.executors.run_job import WorkerError
-from ...run.job import Job
 from .job_files import JobFiles
 
 
@@ -27,7 +27,7 @@ class Followed:
 
     @property
     def block(self) -> str:
-        return self.job.block
+        return self.job.id
 
     def news(self) -> Iterator[Event]:
         """Yields the events since the last call; see `taken`."""

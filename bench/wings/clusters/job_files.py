@@ -26,13 +26,12 @@ from typing import Annotated
 import msgspec
 
 from ...core.bounds import MOST_LINE_BYTES, Count, CountByName, Name, NameByName, Seconds
-from ...core.cell import Lane
+from ...core.cell import Job, Lane
 from ...core.decode import convert, parse_json, to_builtins
 from ...core.errors import AttnbenchError, StoreError
 from ...core.files import made_folder, open_regular, open_to_append, read_regular, replacing
 from ...run.events import Alive, Began, CellFinished, CellStarted, Event, TrainingProgress, decode, encode
 from ...run.executors.executor import JOBS
-from ...run.job import Job
 
 QUIET_SECONDS = 10.0
 """Seconds between two reports of a job: a thousand nodes share one file system."""
@@ -285,7 +284,7 @@ class EventLog:
 def submission_of(job: Job, seconds: float | None) -> Submission:
     """A job that is about to be given to its executor."""
     return Submission(
-        block=job.block,
+        block=job.id,
         lane=job.cells[0].lane,
         cells={cell.key: str(cell) for cell in job.cells},
         executor=job.executor,

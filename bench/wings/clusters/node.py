@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 
-from ...core.cell import REFERENCE
+from ...core.cell import REFERENCE, Job
 from ...core.errors import AttnbenchError, PluginError, StoreError
 from ...core.record import Machine
 from ...core.registry import TASKS
 from ...core.spec import Spec
-from ...process.ask import Reporter, ask, asking
+from ...process.ask import Silent, ask, asking
 from ...run.events import CellFinished, Event, Failed
 from ...run.executors.run_job import Waiting, WorkerError, run_job, wait_for
-from ...run.job import Job
 from .job_files import CLAIM_SECONDS, JobFiles
 
 
@@ -27,14 +26,14 @@ def run_here(job: Job, machine: Machine, files: JobFiles, patience: float = math
     while another process runs the job it waits, for `patience` seconds, and what has a Record by then is not run again.
     """
     ends = time.monotonic() + patience
-    while (log := files.claim(job.block)) is None:
+    while (log := files.claim(job.id)) is None:
         if time.monotonic() > ends:
             return
         time.sleep(CLAIM_SECONDS)
     with closing(log):
-        submission = files.submission(job.block)
+        submission = files.submission(job.id)
         if submission is not None and submission.ended:
-            files.forget_events(job.block)
+            files.forget_events(job.id)
             return
         try:
             for event in run_job(_left(job, files), machine):
@@ -73,12 +72,12 @@ def prepare_data(job: Job, files: JobFiles) -> None:
                 task=task, preset=preset, selection=selection, data_dir=job.data_dir, offline=job.offline, fetch=True
             )
             with asking():
-                ask(TASKS, task.name, question, reporter=Reporter(lambda text: None), patience=DATA_PATIENCE)
+                ask(TASKS, task.name, question, reporter=Silent(), patience=DATA_PATIENCE)
     except PluginError:
         # its cells get their outcome from the child
         return
     except AttnbenchError as error:
-        log = files.claim(job.block)
+        log = files.claim(job.id)
         if log is not None:
             log.append(Failed(str(error), error.exit_code))
             log.close()
@@ -87,7 +86,7 @@ def prepare_data(job: Job, files: JobFiles) -> None:
 
 def _left(job: Job, files: JobFiles) -> Job:
     """The job without the Cells that an earlier start has Records of."""
-    done = {event.record.key for event in files.events(job.block)[0] if isinstance(event, CellFinished)}
+    done = {event.record.key for event in files.events(job.id)[0] if isinstance(event, CellFinished)}
     left = tuple(cell for cell in job.cells if cell.key not in done)
     if left and left[0].lane == "time" and all(cell.variant != Spec(REFERENCE) for cell in left):
         # these rounds need their own reference

@@ -29,13 +29,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...core.cell import Job
 from ...core.errors import AttnbenchError, SelectionError, StoreError
 from ...core.files import replacing
 from ...process.child import decode_order, encode_order
 from ...run.events import CellFinished, Event, Failed, OnEvent, decode, encode
 from ...run.executors.executor import JOBS, Needs
 from ...run.executors.run_job import WorkerError
-from ...run.job import Job
 from ...store.store import Store, is_artifact_name
 from .follow import Followed
 from .job_files import JobFiles, submission_of
@@ -95,7 +95,7 @@ class RayExecutor:
                 token.unlink(missing_ok=True)
 
     def cancel(self, block: str) -> None:
-        self._waiting = deque(each for each in self._waiting if each[0].block != block)
+        self._waiting = deque(each for each in self._waiting if each[0].id != block)
         if block in self._running:
             self._cancel_running(_ray(), block)
         self.files.forget(block)
@@ -104,7 +104,7 @@ class RayExecutor:
         while self._waiting or self._running:
             while self._waiting and (self.jobs is None or len(self._running) < self.jobs):
                 job, needs = self._waiting.popleft()
-                self._running[job.block] = _Running(Followed(job, self.files), self._task(ray, job, needs, token))
+                self._running[job.id] = _Running(Followed(job, self.files), self._task(ray, job, needs, token))
             refs = [running.ref for running in self._running.values()]
             try:
                 done, _ = ray.wait(refs, num_returns=1, timeout=POLL_SECONDS)

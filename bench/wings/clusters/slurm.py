@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from ...core.cell import Job
 from ...core.errors import SelectionError, StoreError
 from ...core.files import is_trusted, make_private
 from ...core.record import Begun, Outcome, Record
@@ -34,7 +35,6 @@ from ...process.child import decode_order, encode_order
 from ...run.events import Began, CellFinished, CellStarted, OnEvent
 from ...run.executors.executor import Needs
 from ...run.executors.run_job import WorkerError
-from ...run.job import Job
 from .follow import Followed
 from .job_files import JobFiles, submission_of
 from .node import describe_node, prepare_data, run_here
@@ -108,7 +108,7 @@ class RunJob:
                         Begun.now(),
                         machine=machine,
                         digest=job.digests[current.key],
-                        block=job.block,
+                        block=job.id,
                         seconds=round(self.timeouts * self.seconds, 3),
                         executor=job.executor,
                         node=job.node,
@@ -174,12 +174,12 @@ class SlurmExecutor:
     def submit(self, job: Job, needs: Needs) -> None:
         data_dir = job.data_dir.absolute() if job.data_dir else None
         job = replace(job, executor="slurm", results=job.results.absolute(), data_dir=data_dir)
-        known = self.files.submission(job.block)
+        known = self.files.submission(job.id)
         entry = _Submitted(Followed(job, self.files), needs)
         if known is not None and not known.ended and known.executor == "slurm" and known.handle:
             # an earlier command submitted it; whether it is lost is found out as for any other
             entry.handle, entry.lost = known.handle, known.lost
-            self._running[job.block] = entry
+            self._running[job.id] = entry
         else:
             self._waiting.append(entry)
 

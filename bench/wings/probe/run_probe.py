@@ -96,7 +96,7 @@ def run_probe(
 def _at_own_rate(task: Spec, preset: Spec) -> Spec:
     """The preset with the task's own learning rate in the place of a grid."""
     facts = recipe_facts(task, preset)
-    if not facts.grid:
+    if not facts.rates:
         return preset
     rest = apart_from_rates(dict(preset.parameters))
     return Spec.of(preset.name, **rest | {"learning_rate": float(facts.setting["learning_rate"])})

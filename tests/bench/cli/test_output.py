@@ -47,7 +47,7 @@ def test_the_live_view_shows_harmless_notices_and_names(capsys: pytest.CaptureFi
 def test_a_cell_is_named_without_the_preset_of_the_whole_run(capsys: pytest.CaptureFixture[str]) -> None:
     preset = "quick[batch=64,steps=300]"
     cell = Cell(variant=Spec("rela"), task=Spec("recall"), preset=Spec.of("quick", batch=64, steps=300))
-    plan = Plan(steps=(Step(cell=cell, state="todo"),), blocks=())
+    plan = Plan(steps=(Step(cell=cell, state="todo"),), jobs=())
     machine = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
     for of_the_run, name in ((preset, "rela on recall, seed 0"), ("quick", f"rela on recall, {preset}, seed 0")):
         with Live() as live:

@@ -15,7 +15,7 @@ from fake_kernels import FakeKernels
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import VARIANTS
@@ -213,8 +213,8 @@ def test_a_record_names_the_kernels_that_were_left_out(monkeypatch: pytest.Monke
     cell, ran = Cell(variant=Spec("softmax"), task=Spec("lra-text"), preset=Spec("smoke")), []
     with fake_cuda.Redirected():
         context = WorkerContext(
-            device=torch.device("cuda", 0), place=place(offline=True), store=Store(tmp_path), digests={cell.key: "d"},
-            block="b", send=lambda event: None,
+            job=Job(id="b", cells=(cell,), digests={cell.key: "d"}, device="cuda:0"), place=place(offline=True),
+            store=Store(tmp_path), send=lambda event: None,
         )  # fmt: skip
         for may_run in (True, False):
             torch.backends.cuda.enable_cudnn_sdp(may_run)

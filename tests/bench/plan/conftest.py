@@ -3,8 +3,10 @@
 import pytest
 
 from attnbench.bench.core.record import Site
+from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec, parse_selection
-from attnbench.bench.plan.planner import plan
+from attnbench.bench.plan.facts import recipe_facts, resolve, task_facts
+from attnbench.bench.plan.planner import Planner
 from attnbench.bench.store.store import Store
 
 
@@ -25,11 +27,13 @@ def digest_of():
 @pytest.fixture
 def make_plan(store, digest_of):
     def make(variants, tasks, preset, seeds, **changes):
+        facts = [task_facts(task) for task in parse_selection(tasks)]
         given = {
-            "variants": parse_selection(variants), "tasks": parse_selection(tasks), "preset": Spec.parse(preset),
+            "variants": [resolve(VARIANTS, variant) for variant in parse_selection(variants)],
+            "questions": [(task, recipe_facts(task.task, Spec.parse(preset))) for task in facts],
             "seeds": seeds, "selection": "validation", "store": store, "digest_of": digest_of,
             "site": Site(machine_id="here", threads=2),
         }  # fmt: skip
-        return plan(**given | changes)
+        return Planner(**given | changes).plan()
 
     return make

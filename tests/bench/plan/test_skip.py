@@ -11,7 +11,6 @@ from attnbench.bench.core.record import Machine, Outcome, Provenance, Record, Si
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
 from attnbench.bench.plan.fingerprint import digest_of_cell
-from attnbench.bench.plan.planner import search_of, tuning_cells
 from attnbench.bench.plan.skip import failed_shorter
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
@@ -48,13 +47,14 @@ def test_other_fidelity_is_other_data() -> None:
 def test_a_choice_waits_for_every_tuning_seed_of_every_rate() -> None:
     preset = Spec.parse("smoke[learning_rates=2e-3|8e-3,tuning_seeds=2]")
     cell = Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=preset, lane="train")
-    recipe = recipe_facts(cell.task, preset)
-    trials = [one for cells in tuning_cells(cell, recipe).values() for one in cells]
+    rates = recipe_facts(cell.task, preset).rates
+    assert rates is not None
+    trials = [one for cells in rates.trials(cell).values() for one in cells]
     failed = {
         (one.key, "now"): Record(cell=one, outcome=Outcome.TIMEOUT, machine=MACHINE, digest="now", reason="slow")
         for one in trials
     }
-    assert len(trials) == 4 and search_of(cell, recipe, failed, lambda one: "now")[1] is not None
+    assert len(trials) == 4 and rates.search(cell, failed, lambda one: "now")[1] is not None
     for one in trials:
         rest = {key: record for key, record in failed.items() if key[0] != one.key}
-        assert search_of(cell, recipe, rest, lambda each: "now")[1] is None
+        assert rates.search(cell, rest, lambda each: "now")[1] is None

@@ -12,7 +12,7 @@ def test_the_built_in_suites_name_only_what_is_installed():
     assert {"lra", "smoke-all"} <= set(built_in())
     for name in built_in():
         suite = load_suite(name)
-        assert suite.name == name and suite.description
+        assert suite.suite == name and suite.description
         assert {spec.name for spec in suite.tasks} <= {entry.name for entry in TASKS.entries()}
         # a hybrid names those of its layers
         named = {one.name for spec in suite.variants for one in spec.variants}
@@ -49,7 +49,7 @@ def test_a_file_may_use_the_whole_selection_grammar(written):
     suite = load_suite(written(text))
     assert [str(spec) for spec in suite.tasks] == ["lra-text[length=1024]", "lra-text[length=2048]"]
     assert [str(spec) for spec in suite.variants] == ["rela", "entmax[alpha=1.25]", "entmax[alpha=1.5]"]
-    assert (suite.name, suite.preset, suite.seeds, suite.selection) == ("mine", Spec.of("quick", steps=100), 5, "test")
+    assert (suite.suite, suite.preset, suite.seeds, suite.selection) == ("mine", Spec.of("quick", steps=100), 5, "test")
 
 
 def test_what_a_file_leaves_out_is_left_to_the_run(written):

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+import attnbench
 from attnbench.bench.core.cell import FIRST_TUNING_SEED, NO_ATTENTION
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
-from attnbench.bench.plan.planner import NO_ATTENTION_ADDED, search_of, tuning_cells
+from attnbench.bench.plan.planner import NO_ATTENTION_ADDED
 from attnbench.bench.store.learning_rates import first_results
 from attnbench.tasks.contract import Classification
 
@@ -54,7 +55,7 @@ def of(made, *lanes):
 def choice(store, digest_of):
     def stored(cell):
         recipe = recipe_facts(cell.task, cell.preset)
-        return search_of(cell, recipe, first_results(store.records()), digest_of)[1]
+        return recipe.rates.search(cell, first_results(store.records()), digest_of)[1]
 
     return stored
 
@@ -67,14 +68,9 @@ def test_a_grid_adds_a_trial_of_every_rate_before_all_training(make):
           for name in ("softmax", "rela") for rate in (0.002, 0.008)],
         *[("train", name, grid, seed) for seed in (0, 1) for name in ("softmax", "rela")],
     ]  # fmt: skip
-    lanes = [block.lane for block in made.blocks]
-    assert lanes.index("train") > max(at for at, lane in enumerate(lanes) if lane == "tune")
-    # a training waits for the trials of its own variant alone
-    ids = {block.id: block for block in made.blocks}
-    for block in made.blocks:
-        waits = [ids[name].cells[0] for name in block.after]
-        assert len(waits) == (2 if block.lane == "train" else 0)
-        assert {cell.variant for cell in waits} <= {block.cells[0].variant}
+    # training at a rate that no trial has chosen yet is left to the next plan
+    assert [job.lane for job in made.jobs].count("tune") == 4 and not [job for job in made.jobs if job.lane == "train"]
+    assert set(made.undecided) == set(of(made, "train"))
 
 
 def test_without_a_grid_nothing_is_tuned(make):
@@ -100,14 +96,14 @@ def test_a_wider_grid_repeats_no_trial(make, done):
 def test_the_choice_is_a_function_of_the_records_on_whatever_machine(make, done, choice):
     trained = of(make(), "train")
     recipe = recipe_facts(Spec("lra-text"), Spec.parse(GRID))
-    slow, fast = (cells[0] for cells in tuning_cells(trained[0], recipe).values())
+    slow, fast = (cells[0] for cells in recipe.rates.trials(trained[0]).values())
     done(slow, accuracy=0.5)
     assert choice(trained[0]) is None
     done(fast, accuracy=0.9, machine="there")
     assert {choice(cell).rate for cell in trained} == {8e-3}
     # nothing of it is left to this machine
     assert all(lane != "tune" for lane, *_ in short(make().steps))
-    assert all(block.after == () for block in make().blocks)
+    assert make().undecided == ()
 
 
 def tried(made):
@@ -137,7 +133,7 @@ def test_a_best_rate_at_an_end_of_the_grid_is_searched_beyond_it(make, done, cho
         # no training before the search has ended, and then all of them
         decided = not made.undecided
         assert bool(left) is not decided
-        assert [block.lane for block in made.blocks if block.lane in ("tune", "train")] == (
+        assert [job.lane for job in made.jobs if job.lane in ("tune", "train")] == (
             ["train"] * 2 if decided else ["tune"] * len(left)
         )
         for cell in left:
@@ -190,11 +186,14 @@ def test_trials_and_training_of_one_variant_take_the_same_time(make, done):
     assert made.seconds == 40.0 * 3
 
 
-def test_as_many_seeds_as_reach_the_tuning_seeds_are_refused(make):
-    make(seeds=FIRST_TUNING_SEED)
+def test_as_many_seeds_as_reach_the_tuning_seeds_are_refused(tmp_path):
+    def planned(preset, seeds):
+        return attnbench.plan("softmax", "lra-text", preset=preset, seeds=seeds, results=tmp_path, lanes="train")
+
+    planned(GRID, FIRST_TUNING_SEED)
     with pytest.raises(SelectionError, match="at most 100 seeds with learning_rates"):
-        make(seeds=FIRST_TUNING_SEED + 1)
-    make(seeds=FIRST_TUNING_SEED + 1, preset="smoke")
+        planned(GRID, FIRST_TUNING_SEED + 1)
+    planned("smoke", FIRST_TUNING_SEED + 1)
 
 
 def test_trials_are_chosen_on_validation_data_whatever_the_selection(make):

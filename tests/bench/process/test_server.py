@@ -15,14 +15,13 @@ import psutil
 import pytest
 import torch
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
 from attnbench.bench.plan.fingerprint import digest_of_cell
 from attnbench.bench.process.child import Child, encode_order
 from attnbench.bench.run.events import CellFinished, decode
 from attnbench.bench.run.executors.run_job import Waiting, environment_of, run_job, wait_for
-from attnbench.bench.run.job import Job
 from attnbench.tasks.contract import DataPlace
 
 
@@ -141,7 +140,7 @@ def test_records_are_equal_to_those_of_a_process_that_starts_by_itself(
         for variant, lane in (("performer", "train"), ("majority", "baseline"))
     )
     job = Job(
-        block="b", cells=cells, digests={one.key: digest_of_cell(one, None, "cpu") for one in cells},
+        id="b", cells=cells, digests={one.key: digest_of_cell(one, None, "cpu") for one in cells},
         device="cpu", results=tmp_path / "forked",
         data_dir=place.root, offline=True, threads=1,
     )  # fmt: skip

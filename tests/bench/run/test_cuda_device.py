@@ -11,7 +11,7 @@ import pytest
 import torch
 from fake_cuda import FakeCuda, Redirected, install
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.record import Measurement, Outcome, Record
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
@@ -20,7 +20,6 @@ from attnbench.bench.process.child import encode_order
 from attnbench.bench.run import worker
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.events import Event, Restarted
-from attnbench.bench.run.job import Job
 from attnbench.bench.run.lanes import time as lane
 from attnbench.bench.run.lanes.timing_record import memory
 from attnbench.bench.run.workloads.sweep_point import SweepWorkloads, point_of
@@ -57,7 +56,7 @@ def test_the_device_that_is_chosen_is_one_that_a_worker_can_be_set_to(
         monkeypatch.setattr(name, lambda *_, **__: None)
     monkeypatch.setattr(worker, "import_foreign_plugins_here", lambda: None)
     job = Job(
-        block="b", cells=(), digests={}, device=str(choose_device(wanted)), results=tmp_path,
+        id="b", cells=(), digests={}, device=str(choose_device(wanted)), results=tmp_path,
         data_dir=tmp_path, offline=True,
     )  # fmt: skip
     assert worker.main(io.BytesIO(encode_order(job)), io.BytesIO()) == 0
@@ -83,8 +82,8 @@ def time_records(
     cells = [Cell(variant=Spec(name), task=task, preset=Spec("quick"), seed=0, lane="time") for name in works]
     sent: list[Event] = []
     context = WorkerContext(
-        device=DEVICE, place=place(folder, True, print), store=Store(folder),
-        digests=dict.fromkeys((cell.key for cell in cells), "0" * 12), block="b", send=sent.append,
+        job=Job(id="b", cells=tuple(cells), digests={cell.key: "0" * 12 for cell in cells}, device=str(DEVICE)),
+        place=place(folder, True, print), store=Store(folder), send=sent.append,
     )  # fmt: skip
     recipe = TASKS.build(task).recipe(Spec("quick"))
     workloads = Scripted(recipe=recipe, device=DEVICE, sequences=1, real=16, padded=16, mode="forward", bare=bare)

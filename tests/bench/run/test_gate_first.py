@@ -12,7 +12,7 @@ import pytest
 import torch
 from fake_cuda import FakeCuda, Redirected, install
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import build, suite
 from attnbench.bench.gate.build import build_checked_cached
@@ -22,8 +22,7 @@ from attnbench.bench.process.child import decode_order, encode_order
 from attnbench.bench.run import gate_first as module
 from attnbench.bench.run import worker
 from attnbench.bench.run.events import Event, Warned
-from attnbench.bench.run.gate_first import examined, gate_first, has_kernels
-from attnbench.bench.run.job import GateJob, Job
+from attnbench.bench.run.gate_first import GateOrder, examined, gate_first, has_kernels
 from attnbench.tasks.data.data import place
 from attnbench.variants import AttentionShape
 
@@ -40,12 +39,14 @@ def cell(name: str, task: str = "sweep[length=256,mode=forward]") -> Cell:
 
 
 @pytest.fixture
-def jobs(monkeypatch: pytest.MonkeyPatch) -> list[GateJob]:
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[GateOrder]:
     """The jobs that would have had a process each."""
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: set(range(16)))
-    started: list[GateJob] = []
+    started: list[GateOrder] = []
 
-    def side_by_side(orders: list[GateJob], processes: int, target: str, ask: object) -> Iterator[tuple[GateJob, None]]:
+    def side_by_side(
+        orders: list[GateOrder], processes: int, target: str, ask: object
+    ) -> Iterator[tuple[GateOrder, None]]:
         assert 1 <= processes <= len(orders) and target.endswith("worker")
         started.extend(orders)
         yield from ((order, None) for order in orders)
@@ -54,7 +55,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[GateJob]:
     return started
 
 
-def test_each_variant_has_a_process_for_all_its_shapes(jobs: list[GateJob]) -> None:
+def test_each_variant_has_a_process_for_all_its_shapes(jobs: list[GateOrder]) -> None:
     sent: list[Event] = []
     cells = [
         cell(name, f"sweep[length={n},mode=forward]") for n in (256, 512) for name in ("softmax", "rela", "nystrom")
@@ -68,7 +69,7 @@ def test_each_variant_has_a_process_for_all_its_shapes(jobs: list[GateJob]) -> N
     assert [type(event) for event in sent] == [Warned]
 
 
-def test_nothing_to_run_asks_nobody(jobs: list[GateJob]) -> None:
+def test_nothing_to_run_asks_nobody(jobs: list[GateOrder]) -> None:
     assert gate_first([replace(cell("softmax"), lane="baseline")], "cuda:0", None, True, print) == 0 == len(jobs)
 
 
@@ -89,7 +90,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 def examine(*cells: Cell) -> None:
     threads = torch.get_num_threads()
-    job = GateJob(cells=cells, device="cpu", data_dir=None, offline=True, threads=1)
+    job = GateOrder(cells=cells, device="cpu", data_dir=None, offline=True, threads=1)
     assert decode_order(encode_order(job)) == job
     module.examine_here(job)
     torch.set_num_threads(threads)
@@ -129,7 +130,7 @@ def test_jobs_of_a_node_are_examined_there_and_those_of_this_machine_before(
     monkeypatch.setattr(worker, "end_servers", lambda: None)
     for device, executor in (("cpu", "slurm"), ("cuda:0", "local"), ("cuda:0", "slurm")):
         job = Job(
-            block="b", cells=(cell("rela"),), digests={}, device=device, results=tmp_path, data_dir=None, offline=True,
+            id="b", cells=(cell("rela"),), digests={}, device=device, results=tmp_path, data_dir=None, offline=True,
             executor=executor,
         )  # fmt: skip
         assert list(worker.records_of(job, lambda event: None)) == []
@@ -160,7 +161,7 @@ def test_a_dry_pass_asks_all_that_the_quick_gate_asks(monkeypatch: pytest.Monkey
 
 def test_a_job_reaches_the_child(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = cell("rela", "sweep[length=128,batch=3,causal=true]")
-    job = GateJob(cells=(sweep,), device="cpu", data_dir=None, offline=True, threads=2)
+    job = GateOrder(cells=(sweep,), device="cpu", data_dir=None, offline=True, threads=2)
     monkeypatch.setattr(worker, "import_foreign_plugins_here", lambda: None)
     monkeypatch.setattr("torch.set_num_threads", lambda count: None)
     assert worker.main(io.BytesIO(encode_order(job)), io.BytesIO()) == 0

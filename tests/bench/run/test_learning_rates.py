@@ -5,15 +5,15 @@ import json
 import pytest
 import torch
 
-from attnbench.bench.core.cell import FIRST_TUNING_SEED, Cell
+from attnbench.bench.core.cell import FIRST_TUNING_SEED, Cell, Job
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement, Outcome, Record
-from attnbench.bench.core.spec import Spec, parse_selection
-from attnbench.bench.plan.suite import Suite
+from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.suite import options_of
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.events import CellFinished, LoggingListener
 from attnbench.bench.run.lanes.train import train_cell
-from attnbench.bench.run.runner import Runner, RunRequest
+from attnbench.bench.run.runner import Runner
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
@@ -61,15 +61,10 @@ def run(tmp_path, monkeypatch):
             yield CellFinished(finished(cell, job, machine, rate, Outcome.CRASHED if rate in fails else Outcome.OK))
 
         monkeypatch.setattr("attnbench.bench.run.executors.local.run_job", answer)
-        monkeypatch.setattr(
-            Runner, "_has_data", lambda self, fetch, lacking, task: self.data.update({task: None}) is None
-        )
-        suite = Suite(name="", tasks=(Spec("lra-text"),), variants=tuple(parse_selection("softmax")),
-                      preset=Spec.parse(preset), seeds=seeds)  # fmt: skip
-        request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads(),
-                             lanes=("train",), retry=retry)  # fmt: skip
-        runner = Runner(request=request, on_warning=lambda text: None, on_progress=lambda *x: None)
-        make.records = runner.run_all(LoggingListener())
+        monkeypatch.setattr(Runner, "_data_of", lambda self, task, fetch: None)
+        options = options_of("softmax", "lra-text", preset=preset, seeds=seeds, results=tmp_path, device="cpu",
+                             threads=torch.get_num_threads(), lanes="train", retry=retry)  # fmt: skip
+        make.records = Runner(options=options, listener=LoggingListener()).run_all()
         return list(calls)
 
     make.calls = calls
@@ -152,8 +147,7 @@ def context(tmp_path, monkeypatch):
     (books / "poem.txt").write_text("the moon is round, the sun is round. " * 60, encoding="utf-8")
     place = DataPlace(root=books.parent, cache=tmp_path / "cache", offline=True, notice=lambda text: None)
     store = Store(tmp_path / "results", lambda text: None)
-    device = torch.device("cpu")
-    return WorkerContext(device=device, place=place, store=store, digests={}, block="", send=lambda event: None)
+    return WorkerContext(job=Job(id="", cells=(), digests={}), place=place, store=store, send=lambda event: None)
 
 
 @pytest.mark.slow
@@ -162,8 +156,9 @@ def test_the_lane_trains_at_the_chosen_rate_and_names_it(context):
         name = f"smoke[steps=4,evaluate_every=2,layers=1,{preset}]"
         cell = Cell(variant=Spec("softmax"), task=Spec("gutenberg-char"), preset=Spec.parse(name), lane=lane)
         # a checkpoint of the same cell would be resumed
-        context.digests[cell.key] = f"a-b-{rate}"
-        context.rates = {} if rate is None else {cell.key: rate}
+        context.job.digests[cell.key] = f"a-b-{rate}"
+        context.job.rates.clear()
+        context.job.rates.update({} if rate is None else {cell.key: rate})
         record = train_cell(context, cell)
         assert record.outcome is Outcome.OK, record.reason
         return record

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.bench.core.cell import Cell, Lane
+from attnbench.bench.core.cell import Cell, Job, Lane
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
@@ -19,7 +19,6 @@ from attnbench.bench.run.executors import local
 from attnbench.bench.run.executors.executor import Needs
 from attnbench.bench.run.executors.local import LocalExecutor, local_resources
 from attnbench.bench.run.executors.run_job import Waiting, WorkerError
-from attnbench.bench.run.job import Job
 
 MACHINE = Machine(id="m", system="s", processor="p", cores=2, threads=1, memory_bytes=1)
 PATIENCE = 20.0
@@ -31,7 +30,7 @@ def job(name: str, *variants: str, lane: Lane = "train") -> Job:
     )
     digests = {cell.key: "a-b-c" for cell in cells}
     block = name.encode().hex()
-    return Job(block=block, cells=cells, digests=digests, device="cpu", results=Path("r"),
+    return Job(id=block, cells=cells, digests=digests, device="cpu", results=Path("r"),
                data_dir=None, offline=True)  # fmt: skip
 
 
@@ -55,7 +54,7 @@ class Stage:
         self.seen: list[tuple[str, frozenset[str], str]] = []
 
     def __call__(self, job: Job, machine: Machine) -> Iterator[Event | Waiting]:
-        name = name_of(job.block)
+        name = name_of(job.id)
         self.running.add(name)
         self.seen.append((name, frozenset(self.running), job.gpu))
         try:
@@ -66,7 +65,7 @@ class Stage:
                 raise self.errors[name]
             for cell in job.cells:
                 outcome = self.outcomes[name].pop(0) if self.outcomes.get(name) else Outcome.OK
-                yield CellFinished(Record(cell=cell, outcome=outcome, machine=machine, block=job.block, node=job.node))
+                yield CellFinished(Record(cell=cell, outcome=outcome, machine=machine, block=job.id, node=job.node))
         finally:
             self.running.discard(name)
 
@@ -173,12 +172,12 @@ def test_a_cancelled_block_gets_no_further_record(stage: Stage) -> None:
     here = executor()
     for name in ("first", "second"):
         here.submit(job(name, "one", "two"), TRAINS)
-    here.cancel(job("second").block)
+    here.cancel(job("second").id)
     events: list[Event] = []
 
     def cancel(event: Event) -> None:
         events.append(event)
-        here.cancel(job("first").block)
+        here.cancel(job("first").id)
 
     assert list(here.finished(cancel)) == [] and len(events) == 1
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-import torch
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.record import MOST_REASON, Outcome
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate.build import Incorrect
@@ -30,7 +29,7 @@ def test_a_long_message_becomes_a_record_that_the_parent_reads_and_the_store_kee
     cell = Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=Spec("smoke"))
     store = Store(tmp_path)
     context = WorkerContext(
-        device=torch.device("cpu"), place=place(offline=True), store=store, digests={cell.key: "d"}, block="b",
+        job=Job(id="b", cells=(cell,), digests={cell.key: "d"}), place=place(offline=True), store=store,
         send=lambda event: None,
     )  # fmt: skip
     builder = RecordBuilder(context, cell)

@@ -9,19 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.process.child import decode_order, encode_order
 from attnbench.bench.run.events import CellFinished
 from attnbench.bench.run.executors.run_job import Waiting, WorkerError, run_job, wait_for
-from attnbench.bench.run.job import Job, MaxLengthJob
+from attnbench.bench.run.lanes.max_length import MaxLengthOrder
 
 MACHINE = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
 
 PREAMBLE = """
 import dataclasses, json, os, signal, sys, time
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.process.child import decode_order
 from attnbench.bench.core.record import Machine, Outcome, Record
 job = decode_order(orders.readline())
@@ -44,7 +44,7 @@ def job(*variants: str) -> Job:
     cells = tuple(Cell(variant=Spec(name), task=Spec("t"), preset=Spec("smoke")) for name in variants)
     digests = {cell.key: "a-b-c" for cell in cells}
     return Job(
-        block="b",
+        id="b",
         cells=cells,
         digests=digests,
         device="cpu",
@@ -166,7 +166,7 @@ def test_jobs_survive_their_text() -> None:
     assert decode_order(encode_order(sent)) == sent
     spec = Spec.of("sweep", alpha=1.0, heads=2, mode="step", flag=True, nothing=None)
     cell = Cell(variant=spec, task=spec, preset=Spec("smoke"))
-    other = MaxLengthJob(cell=cell, device="cpu", threads=1, memory_bytes=5)
+    other = MaxLengthOrder(cell=cell, device="cpu", threads=1, memory_bytes=5)
     found = decode_order(encode_order(other))
     assert found == other and found.cell.key == cell.key
     with pytest.raises(msgspec.ValidationError, match="memory_bytes"):

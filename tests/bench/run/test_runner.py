@@ -10,20 +10,19 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.bench.core.cell import Lane
-from attnbench.bench.core.errors import DataError, SelectionError
+from attnbench.bench.core.cell import Job, Lane
+from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Begun, Outcome, Record
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
 from attnbench.bench.plan.facts import task_facts
-from attnbench.bench.plan.suite import Suite
+from attnbench.bench.plan.suite import options_of
 from attnbench.bench.run import runner as module_of_runner
-from attnbench.bench.run.events import CellFinished, OnEvent
+from attnbench.bench.run.events import CellFinished, LoggingListener, OnEvent
 from attnbench.bench.run.executors import local as module
 from attnbench.bench.run.executors.executor import Needs
-from attnbench.bench.run.job import Job
-from attnbench.bench.run.runner import Runner, RunRequest, default_preset
+from attnbench.bench.run.runner import Runner, default_preset
 from attnbench.bench.store.store import Store
 
 
@@ -51,17 +50,8 @@ def test_a_run_of_language_modelling_on_a_gpu_needs_no_preset(
     # a machine with a GPU, as far as the choice of a preset goes
     monkeypatch.setattr(module, "choose_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(module, "describe_in_child", lambda device, threads: [describe(torch.device("cpu"))])
-    suite = Suite(
-        name="",
-        tasks=(Spec("tinyshakespeare"),),
-        variants=(Spec("softmax"),),
-        preset=Spec(named) if named else None,
-    )
-    made = Runner(
-        request=RunRequest(suite=suite, results=tmp_path / "results", threads=torch.get_num_threads()),
-        on_warning=lambda text: None,
-        on_progress=lambda what, done, total: None,
-    )
+    options = options_of("softmax", "tinyshakespeare", preset=named, results=tmp_path, threads=torch.get_num_threads())
+    made = Runner(options=options, listener=LoggingListener())
     assert made.preset == Spec(used) and made.seeds == (1 if used == "smoke" else 3)
 
 
@@ -92,12 +82,17 @@ def test_what_triton_interprets_is_not_timed(
     refused: bool,
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", interpreted)
-    suite = Suite(name="", tasks=(Spec("lra-text"),), variants=(Spec.parse(variant),), preset=Spec("smoke"))
-    request = RunRequest(
-        suite=suite, results=tmp_path / "results", device="cpu", lanes=lanes, threads=torch.get_num_threads()
+    options = options_of(
+        variant,
+        "lra-text",
+        preset="smoke",
+        results=tmp_path,
+        device="cpu",
+        lanes=lanes,
+        threads=torch.get_num_threads(),
     )
     with pytest.raises(SelectionError, match="attnbench check") if refused else nullcontext():
-        Runner(request=request, on_warning=lambda text: None, on_progress=lambda what, done, total: None)
+        Runner(options=options, listener=LoggingListener())
 
 
 class AnswersAtOnce:
@@ -125,12 +120,12 @@ class AnswersAtOnce:
                 on_event(
                     CellFinished(
                         Record.of(
-                            cell, Outcome.OK, "", Begun.now(), block=job.block, digest=job.digests[cell.key],
+                            cell, Outcome.OK, "", Begun.now(), block=job.id, digest=job.digests[cell.key],
                             machine=replace(self.machine, threads=job.threads), seconds=self.seconds,
                         )
                     )
                 )  # fmt: skip
-            yield job.block
+            yield job.id
 
     def cancel(self, block: str) -> None:
         raise NotImplementedError
@@ -140,25 +135,18 @@ class AnswersAtOnce:
 def jobs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
     """Runs one lane of variants on a task, in one folder; returns the variants of each job."""
 
-    def has_data(self: Runner, fetch: bool, lacking: dict[Spec, DataError], task: Spec) -> bool:
-        self.data[task] = None
-        return True
-
     def made(variants: str, lane: Lane, meanwhile: Callable[[], object] = lambda: None) -> list[list[str]]:
         executor = AnswersAtOnce()
-        suite = Suite(name="", tasks=(Spec("lra-listops"),), variants=tuple(map(Spec, variants.split(","))),
-                      preset=Spec("smoke"))  # fmt: skip
-        request = RunRequest(suite=suite, results=tmp_path, device="cpu", lanes=(lane,), threads=1)
-        runner = Runner(
-            request=request, on_warning=lambda text: None, on_progress=lambda what, done, total: None,
-            executor=executor,
-        )  # fmt: skip
+        options = options_of(
+            variants, "lra-listops", preset="smoke", results=tmp_path, device="cpu", lanes=[lane], threads=1
+        )
+        runner = Runner(options=options, listener=LoggingListener(), executor=executor)
         plan = runner.plan(fetch=True)
         meanwhile()
-        runner.run(plan, lambda event: None)
+        runner.run(plan)
         return executor.cells
 
-    monkeypatch.setattr(Runner, "_has_data", has_data)
+    monkeypatch.setattr(Runner, "_data_of", lambda self, task, fetch: None)
     return made
 
 

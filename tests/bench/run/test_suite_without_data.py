@@ -6,15 +6,21 @@ import pytest
 
 from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.suite import Suite, load_suite
-from attnbench.bench.run.runner import Runner, RunRequest
+from attnbench.bench.plan.options import Options
+from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.run.events import RunListener
+from attnbench.bench.run.runner import Runner
 from attnbench.tasks.contract import DataPlace
 
 
 def runner(place: DataPlace, results: Path, tasks: tuple[str, ...], name: str, notices: list[str]) -> Runner:
-    suite = Suite(name=name, tasks=tuple(map(Spec, tasks)), variants=(Spec("softmax"),), preset=Spec("smoke"))
-    request = RunRequest(suite=suite, results=results, device="cpu", data_dir=place.root, offline=True, threads=1)
-    return Runner(request=request, on_warning=notices.append, on_progress=place.progress)
+    options = Options(
+        suite=name, tasks=tuple(map(Spec, tasks)), variants=(Spec("softmax"),), preset=Spec("smoke"), results=results,
+        device="cpu", data_dir=place.root, offline=True, threads=1,
+    )  # fmt: skip
+    listener = RunListener()
+    listener.notice = notices.append  # type: ignore[method-assign]
+    return Runner(options=options, listener=listener)
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ import torch
 
 from attnbench.bench.board.length_board import boards_over_lengths
 from attnbench.bench.core.record import Outcome
-from attnbench.bench.core.spec import Spec, parse_selection
-from attnbench.bench.plan.suite import Suite
+from attnbench.bench.plan.suite import options_of
 from attnbench.bench.run.context import WorkerContext
-from attnbench.bench.run.events import CellFinished, TrainingProgress
+from attnbench.bench.run.events import CellFinished, LoggingListener, TrainingProgress
 from attnbench.bench.run.lanes import time as lane
-from attnbench.bench.run.runner import Runner, RunRequest
+from attnbench.bench.run.runner import Runner
 from attnbench.bench.run.workloads import sweep_point as point_module
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
@@ -36,8 +35,7 @@ def runner(tmp_path, monkeypatch):
 
     def run_here(job, machine, **_):
         context = WorkerContext(
-            device=torch.device("cpu"), place=DataPlace(root=tmp_path, cache=tmp_path), store=Store(tmp_path),
-            digests=job.digests, block=job.block, send=make.said.append,
+            job=job, place=DataPlace(root=tmp_path, cache=tmp_path), store=Store(tmp_path), send=make.said.append,
         )  # fmt: skip
         context.machine = machine
         yield from map(CellFinished, lane.time_cells(context, list(job.cells)))
@@ -45,10 +43,9 @@ def runner(tmp_path, monkeypatch):
     monkeypatch.setattr("attnbench.bench.run.executors.local.run_job", run_here)
 
     def make(variants, task=TASK, **changes):
-        suite = Suite(name="", tasks=tuple(parse_selection(task)), variants=tuple(parse_selection(variants)),
-                      preset=Spec.parse(PRESET))  # fmt: skip
-        request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads(), **changes)
-        return Runner(request=request, on_warning=lambda text: None, on_progress=lambda *x: None)
+        options = options_of(variants, task, preset=PRESET, results=tmp_path, device="cpu",
+                             threads=torch.get_num_threads(), **changes)  # fmt: skip
+        return Runner(options=options, listener=LoggingListener())
 
     make.said = []
     return make
@@ -146,9 +143,7 @@ def test_one_record_of_each_mode_keeps_its_own_times(runner):
 
 
 def _all(runner):
-    events = []
-    runner.run(runner.plan(fetch=True), events.append)
-    return [event.record for event in events if isinstance(event, CellFinished)]
+    return [*runner.run(runner.plan(fetch=True)).values()]
 
 
 @pytest.mark.slow  # of Records made by hand: tests/bench/board/test_length_board.py

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
@@ -16,7 +16,7 @@ from attnbench.bench.plan.fingerprint import digest_of_cell
 from attnbench.bench.process.child import Child, encode_order
 from attnbench.bench.run.events import CellFinished
 from attnbench.bench.run.executors.run_job import Waiting, run_job, wait_for
-from attnbench.bench.run.job import GateJob, Job
+from attnbench.bench.run.gate_first import GateOrder
 from attnbench.tasks.contract import DataPlace
 
 ABSENT = {"entmax", "matplotlib", "pandas", "plotly", "pydantic", "ray", "rich", "scipy", "sklearn", "typer"}
@@ -82,7 +82,7 @@ def run(worker: Worker, place: DataPlace, *cells: Cell) -> None:
     import torch
 
     job = Job(
-        block="b", cells=cells, digests={one.key: digest_of_cell(one, None, "cpu") for one in cells},
+        id="b", cells=cells, digests={one.key: digest_of_cell(one, None, "cpu") for one in cells},
         device="cpu",
         results=place.root.parent / "results", data_dir=place.root, offline=True, threads=1,
     )  # fmt: skip
@@ -138,6 +138,6 @@ def test_a_compiled_sweep_imports_neither_scipy_nor_pandas(worker: Worker, place
 def test_a_gate_ahead_imports_neither_scipy_nor_pandas(worker: Worker) -> None:
     sweep = cell("linear", "sweep[length=64,heads=2,head_dim=8]", "time", "quick")
     with Child(str(worker.script)) as child:
-        child.send(encode_order(GateJob(cells=(sweep,), device="cpu", data_dir=None, offline=True, threads=1)))
+        child.send(encode_order(GateOrder(cells=(sweep,), device="cpu", data_dir=None, offline=True, threads=1)))
         assert child.receive(300.0) is None
     worker.require_clean()

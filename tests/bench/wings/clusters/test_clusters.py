@@ -12,13 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.run.executors.engines import status_of
 from attnbench.bench.run.executors.executor import Needs
-from attnbench.bench.run.job import Job
 from attnbench.bench.store.store import Store
 from attnbench.bench.wings.clusters.job_files import JobFiles, Submission
 from attnbench.bench.wings.clusters.settings import SlurmOptions
@@ -112,14 +111,14 @@ def test_a_folder_that_others_may_write_in_is_refused() -> None:
 def test_a_process_that_a_job_file_names_lives_on_unless_it_is_ours(tmp_path: Path) -> None:
     """Numbers of processes are given again, and whoever may write in the folder may name any."""
     cell = Cell(variant=Spec("rela"), task=Spec("t"), preset=Spec("smoke"))
-    job = Job(block="0123456789abcdef", cells=(cell,), digests={}, device="cpu", results=tmp_path,
+    job = Job(id="0123456789abcdef", cells=(cell,), digests={}, device="cpu", results=tmp_path,
               data_dir=None, offline=True)  # fmt: skip
     files = JobFiles(tmp_path)
     with subprocess.Popen(["sleep", "60"]) as other:
-        files.submit(Submission(block=job.block, lane="train", cells={}, executor="slurm", handle=str(other.pid)))
+        files.submit(Submission(block=job.id, lane="train", cells={}, executor="slurm", handle=str(other.pid)))
         executor = SlurmExecutor(tmp_path, files, SlurmOptions(cluster="local"), 1, print)
         executor.submit(job, Needs(gpus=0, threads=1))
-        executor.cancel(job.block)
+        executor.cancel(job.id)
         assert other.poll() is None
         other.kill()
 

@@ -17,10 +17,10 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.suite import Suite
-from attnbench.bench.run.events import Began, CellFinished, Event, Stage, TrainingProgress
+from attnbench.bench.plan.suite import options_of
+from attnbench.bench.run.events import Began, CellFinished, Event, RunListener, Stage, TrainingProgress
 from attnbench.bench.run.executors.engines import status_of
-from attnbench.bench.run.runner import Runner, RunRequest
+from attnbench.bench.run.runner import Runner
 from attnbench.bench.store.store import Store
 from attnbench.bench.wings.clusters import job_files
 from attnbench.bench.wings.clusters.job_files import JobFiles, Submission
@@ -228,9 +228,12 @@ def test_records_of_cells_that_nobody_submitted_are_named_and_not_stored(tmp_pat
             log.append(CellFinished(record))
         log.close()
     told: list[str] = []
-    suite = Suite(name="", tasks=(Spec("recall"),), variants=(Spec("rela"),), preset=Spec("smoke"))
-    request = RunRequest(suite=suite, results=tmp_path, device="cpu", threads=torch.get_num_threads())
-    runner = Runner(request=request, on_warning=told.append, on_progress=lambda *progress: None)
+    options = options_of(
+        "rela", "recall", preset="smoke", results=tmp_path, device="cpu", threads=torch.get_num_threads()
+    )
+    listener = RunListener()
+    listener.notice = told.append  # type: ignore[method-assign]
+    runner = Runner(options=options, listener=listener)
     runner.plan(fetch=True)
     assert list(runner.store.records()) == records[:1]
     told = [text for text in told if ".events" in text]

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.process.child import encode_order
 from attnbench.bench.run.events import Failed
 from attnbench.bench.run.executors.run_job import WorkerError
-from attnbench.bench.run.job import Job
 from attnbench.bench.wings.clusters.job_files import JobFiles
 from attnbench.bench.wings.clusters.node import prepare_data
 
 
 def job(task: str, results: Path, block: str = "0123456789") -> Job:
     cell = Cell(variant=Spec("softmax"), task=Spec(task), preset=Spec("smoke"))
-    return Job(block=block, cells=(cell,), digests={}, device="cpu", results=results, data_dir=None,
+    return Job(id=block, cells=(cell,), digests={}, device="cpu", results=results, data_dir=None,
                offline=True)  # fmt: skip
 
 

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import typer
 from typer.testing import CliRunner
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
@@ -41,9 +40,7 @@ def context(tmp_path):
         write(folder / f"{name}.de", [" ".join(WORDS[word] for word in row) for row in rows])
     place = DataPlace(root=folder.parent, cache=tmp_path / "cache", offline=True, notice=lambda text: None)
     store = Store(tmp_path / "results", lambda text: None)
-    return WorkerContext(
-        device=torch.device("cpu"), place=place, store=store, digests={}, block="", send=lambda event: None
-    )
+    return WorkerContext(job=Job(id="", cells=(), digests={}), place=place, store=store, send=lambda event: None)
 
 
 def write(path: Path, lines):
@@ -53,7 +50,7 @@ def write(path: Path, lines):
 def done(context, variant, lane="train", where=""):
     preset = Spec.parse("smoke[steps=2,evaluate_every=2,vocabulary=60,length=24]")
     cell = Cell(variant=Spec.parse(variant), task=Spec.parse(TASK.format(where)), preset=preset, lane=lane)
-    context.digests[cell.key] = digest_of_cell(cell, None, "cpu")
+    context.job.digests[cell.key] = digest_of_cell(cell, None, "cpu")
     record = baseline_cell(context, cell) if lane == "baseline" else train_cell(context, cell)
     context.store.append(record)
     return record
