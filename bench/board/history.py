@@ -62,7 +62,7 @@ def board_of_history(table: ResultTable, board_key: BoardKey) -> Board:
 
 def _code(table: ResultTable, row: ResultRow) -> str:
     versions = table.records[row.at].machine.versions
-    harness = f"harness {versions[NAME][:8]}, " if NAME in versions else ""
+    harness = f"harness {versions[NAME].rpartition('+')[2][:8]}, " if NAME in versions else ""
     return f"{versions.get('attnbench', 'unknown version')}, {harness}variant {row.variant_code[:8]}"
 
 

@@ -1,48 +1,61 @@
-"""The harness by its hash: whether the code that made a Record is one that was published.
+"""The harness by its version: whether the code that made a Record is one that others can get.
 
-The hash is provenance. It stands beside the versions of a Record's machine, and in no digest: most edits of the harness
-move no number. `harness.toml` lists the hashes of published versions; `python -m attnbench.bench.core.harness` prints
-the line that a new version adds.
+An installed version has its number, a checkout the number with its commit, or with `edited` where what measures was
+changed since. The name is provenance. It stands beside the versions of a Record's machine, and in no digest: most edits
+of the harness move no number. Records of 0.3.0 that were made before there were names state a hash of the files; those
+that were published stand in `harness.toml`.
 """
 
 from __future__ import annotations
 
-import hashlib
+import subprocess
 import tomllib
 from functools import cache
 from pathlib import Path
 
 from .paths import PACKAGE
 
-FOLDERS = ("bench/core", "bench/gate", "bench/measure", "bench/models", "bench/plan", "bench/process", "bench/run",
-           "bench/train", "tasks")  # fmt: skip
-"""What measures: all code that a number may depend on, but for the variants, which have hashes of their own."""
+FOLDERS = ("bench", "tasks", "variants")
+"""The code that a number may depend on."""
 
 NAME = "harness"
 """Its place among the versions of a machine."""
 
+EDITED = "+edited"
+
 
 @cache
-def harness_hash(package: Path = PACKAGE) -> str:
-    """The hash of the code in FOLDERS as it lies there, 16 hexadecimal digits."""
-    files = sorted(path for folder in FOLDERS for path in (package / folder).rglob("*.py"))
-    contents = [f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes() for path in files]
-    return hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in contents)).hexdigest()[:16]
+def harness_name(package: Path = PACKAGE) -> str:
+    """The name of the code that runs: `0.3.0`, `0.3.0+1a2b3c4d` of a commit, or `0.3.0+edited`."""
+    from ... import __version__
+
+    if not (package / ".git").exists():
+        return __version__
+    # a hook of git sets variables that name another repository; reading takes no lock
+    git = ["git", "--no-optional-locks", "--git-dir", str(package / ".git"), "--work-tree", str(package)]
+    try:
+        said = subprocess.run(
+            [*git, "status", "--porcelain=v2", "--branch", "--", *FOLDERS],
+            cwd=package, capture_output=True, check=True, text=True, timeout=60,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return __version__ + EDITED
+    commit, *others = said.split("\n")
+    if any(line and not line.startswith("#") for line in others):
+        return __version__ + EDITED
+    return f"{__version__}+{commit.rpartition(' ')[2][:8]}"
 
 
 @cache
 def published_hashes() -> frozenset[str]:
-    """The hashes of all versions that were published."""
+    """The hashes that Records of published code state in place of a name."""
     return frozenset(tomllib.loads(Path(__file__).with_name("harness.toml").read_text(encoding="utf-8")).values())
 
 
 def is_edited(versions: dict[str, str]) -> bool:
-    """Whether a harness that is neither published nor the running one made a Record; not where it states no hash."""
+    """True if a harness made a Record that nobody else can get, other than the running one; not where it names none."""
     made_by = versions.get(NAME, "")
-    return bool(made_by) and made_by != harness_hash() and made_by not in published_hashes()
-
-
-if __name__ == "__main__":
-    from ... import __version__
-
-    print(f'"{__version__}" = "{harness_hash()}"')
+    if made_by.endswith(EDITED):
+        return made_by != harness_name()
+    is_version = not made_by or "." in made_by
+    return not is_version and made_by not in published_hashes()

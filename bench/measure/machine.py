@@ -13,7 +13,7 @@ import torch
 
 from ... import __version__
 from ..core.errors import DeviceError, SelectionError
-from ..core.harness import NAME, harness_hash
+from ..core.harness import NAME, harness_name
 from ..core.record import Machine
 
 
@@ -49,7 +49,7 @@ def describe(device: torch.device) -> Machine:
         accelerators = (torch.cuda.get_device_name(device),)
         driver = torch.version.cuda or ""
     # of the code that runs: what pip has noted of a checkout may be of the day when it was installed
-    versions = {"python": platform.python_version(), "attnbench": __version__, NAME: harness_hash()}
+    versions = {"python": platform.python_version(), "attnbench": __version__, NAME: harness_name()}
     if device.type == "cuda" and (cudnn := torch.backends.cudnn.version()):  # type: ignore[no-untyped-call]
         # one of the backends of softmax, the reference, and its speed moves with the version
         versions["cudnn"] = str(cudnn)
