@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -128,14 +129,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """When work on a Cell began, by the calendar and by a clock that nobody sets."""
+    """The time at which work on a Cell begins, now, by the calendar and by a clock that nobody sets."""
 
-    at: datetime
-    clock: float
-
-    @classmethod
-    def now(cls) -> Begun:
-        return cls(datetime.now(UTC), perf_counter())
+    at: datetime = field(default_factory=partial(datetime.now, UTC))
+    clock: float = field(default_factory=perf_counter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

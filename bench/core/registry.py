@@ -39,6 +39,8 @@ class Registry:
         self.group = group
         self.noun = noun
         self.wrappers = wrappers
+        # `ATTNBENCH_VARIANTS` or `ATTNBENCH_TASKS`: `name=module:attribute`, several joined by semicolons
+        self._variable = group.upper().replace(".", "_")
         self._own: set[str] = set()
         self._loaded: dict[EntryPoint | Target, type[Any]] = {}
 
@@ -46,16 +48,12 @@ class Registry:
     def _found(self) -> EntryPointGroup:
         return read_group(self.group, os.environ.get(self._variable, ""))
 
-    @property
-    def _points(self) -> dict[str, EntryPoint]:
-        return self._found.points
-
     def declare(self, name: str, target: str) -> None:
         """Adds `name` for this process and those it starts; `target`: `module:attribute`, importable in all of them.
 
         Raises SelectionError where the name is taken by another target.
         """
-        taken = self._points.get(name)
+        taken = self._found.points.get(name)
         if taken is not None and taken.value != target:
             raise SelectionError(f"a {self.noun} named {name!r} is there already ({taken.value}); choose another name")
         if taken is None:
@@ -65,14 +63,9 @@ class Registry:
         # the script that declares it has imported it already
         self._own.add(name)
 
-    @property
-    def _variable(self) -> str:
-        """`ATTNBENCH_VARIANTS` or `ATTNBENCH_TASKS`: `name=module:attribute`, several joined by semicolons."""
-        return self.group.upper().replace(".", "_")
-
     def entries(self) -> list[RegistryEntry]:
         """The names that can be used."""
-        points = sorted(self._points.items())
+        points = sorted(self._found.points.items())
         return [RegistryEntry(name=name, target=p.value, origin=origin_of(p)) for name, p in points]
 
     def disabled(self) -> list[RegistryEntry]:
@@ -204,7 +197,7 @@ class Registry:
         return self.load(spec.name)(*arguments, **dict(self.resolve(spec).parameters))
 
     def _point(self, name: str) -> EntryPoint | Target:
-        if name not in self._points:
+        if name not in self._found.points:
             target = target_of(name)
             if target is not None:
                 return target
@@ -212,19 +205,19 @@ class Registry:
             if problem:
                 raise SelectionError(f"the {self.noun} {name!r} is disabled: {problem}")
             raise SelectionError(f"no {self.noun} named {name!r}{self._near(name)}")
-        return self._points[name]
+        return self._found.points[name]
 
     def _near(self, name: str) -> str:
         """The words after an unknown name: its other meaning, the nearest names, or how a new one gets known."""
-        if name in WRAPPERS._points:
+        if name in WRAPPERS._found.points:
             return f": that is a wrapper, which stands before a variant: `{name}+softmax`"
         if words := said_in(name):
             return words
         for other in (VARIANTS, TASKS):
-            if other is not self and name in other._points:
+            if other is not self and name in other._found.points:
                 return f": that is a {other.noun}; `attnbench list {self.noun}s` lists the {self.noun}s"
-        new = "`pip install -e FOLDER` adds those of a plugin"
-        return f"{nearest(name, self._points)}; `attnbench list {self.noun}s` lists all, FILE.py:NAME is one, and {new}"
+        near, new = nearest(name, self._found.points), "`pip install -e FOLDER` adds those of a plugin"
+        return f"{near}; `attnbench list {self.noun}s` lists all, FILE.py:NAME is one, and {new}"
 
 
 ANY_NUMBER = Range(-(2**63), 2**63 - 1)

@@ -69,7 +69,7 @@ class RecordBuilder:
 
     context: WorkerContext
     cell: Cell
-    begun: Begun = field(default_factory=Begun.now)
+    begun: Begun = field(default_factory=Begun)
     recipe: Recipe | None = None
     metric: Metric | None = None
     data: Provenance | None = None

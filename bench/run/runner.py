@@ -26,7 +26,7 @@ from ..store.store import Store
 from .estimate import Estimator
 from .events import CellFinished, Event, RunListener
 from .executors.engines import left_by_engines
-from .executors.executor import Executor, Needs, Resources
+from .executors.executor import JOBS, Executor, Needs, Resources
 from .executors.local import is_elsewhere, local_resources, planned_resources
 from .gate_first import gate_first
 from .questions import DATA_PATIENCE, FindData, ShapeOf, TryBuild
@@ -126,9 +126,10 @@ class Runner:
         if fetch:
             # a folder that cannot be written is found out now and not after an hour of training
             self.store.prepare()
-            for event in left_by_engines(self.options.results, self.listener.notice):
-                # two commands that start at once collect the same events
-                self.store.append(event.record, event.line, unless=lambda: False)
+            if (self.options.results / JOBS).exists():
+                for event in left_by_engines(self.options.results, self.listener.notice):
+                    # two commands that start at once collect the same events
+                    self.store.append(event.record, event.line, unless=lambda: False)
         self._find_data(fetch)
         return self._planned()
 
@@ -159,41 +160,38 @@ class Runner:
 
     def _find_data(self, fetch: bool) -> None:
         """Finds the data of all tasks; one of a suite whose data is not to be had leaves the run, with a warning."""
-        lacking: dict[Spec, DataError] = {}
+        options, lacking = self.options, dict[Spec, DataError]()
         for task in self.tasks:
-            try:
-                self.data[task] = self._data_of(task, fetch)
-            except PluginError as error:
-                self.data[task], self.broken[task, None] = None, error
-            except DataError as error:
-                lacking[task] = error
-                if not self.options.suite or len(lacking) == len(self.tasks):
-                    raise
-        self.tasks = {task: facts for task, facts in self.tasks.items() if task not in lacking}
-        for task, lack in lacking.items():
-            self.listener.notice(
-                f"{task} is left out of this run, and the other {len(self.tasks)} of {self.options.suite} go on: "
-                f"{lack}; once its data is here, the same command adds it"
-            )
-
-    def _data_of(self, task: Spec, fetch: bool) -> Provenance | None:
-        options = self.options
-        return ask(
-            TASKS,
-            task.name,
-            FindData(
+            find = FindData(
                 task=task,
                 preset=self.preset,
                 selection=options.selection,
                 data_dir=options.data_dir,
                 offline=options.offline,
                 fetch=fetch,
-            ),
-            reporter=self.listener,
-            patience=DATA_PATIENCE,
-            # who wants cells to be short does not want to wait longer for their data
-            most_seconds=options.timeout,
-        )
+            )
+            try:
+                # who wants cells to be short does not want to wait longer for their data
+                self.data[task] = ask(
+                    TASKS,
+                    task.name,
+                    find,
+                    reporter=self.listener,
+                    patience=DATA_PATIENCE,
+                    most_seconds=options.timeout,
+                )
+            except PluginError as error:
+                self.data[task], self.broken[task, None] = None, error
+            except DataError as error:
+                lacking[task] = error
+                if not options.suite or len(lacking) == len(self.tasks):
+                    raise
+        self.tasks = {task: facts for task, facts in self.tasks.items() if task not in lacking}
+        for task, lack in lacking.items():
+            self.listener.notice(
+                f"{task} is left out of this run, and the other {len(self.tasks)} of {options.suite} go on: "
+                f"{lack}; once its data is here, the same command adds it"
+            )
 
     def _planned(self, ended: Collection[str] = ()) -> Plan:
         """The plan as the store is now, without the jobs that have `ended`."""
@@ -399,7 +397,7 @@ class _Queue:
             cell,
             outcome,
             reason,
-            Begun.now(),
+            Begun(),
             machine=runner.resources.machine,
             data=runner.data[cell.task],
             digest=runner.digest_of(cell),

@@ -44,6 +44,7 @@ def run_without_sharing(line: bytes, token: str) -> Any:
 def runner(results: Path, variants: str, executor: str, jobs: int = 1, share: bool = True, **options: Any) -> Any:
     """A Runner of fake jobs: one Cell to train for each variant."""
     from attnbench.bench.run.events import RunListener
+    from attnbench.bench.run.questions import FindData
     from attnbench.bench.run.runner import Runner
 
     class Listener(RunListener):
@@ -53,7 +54,7 @@ def runner(results: Path, variants: str, executor: str, jobs: int = 1, share: bo
     slurm.RunJob = RunJob  # type: ignore[misc]
     slurm.ASK_SECONDS = 0.5
     ray_executor.run_on_ray = run_on_ray if share else run_without_sharing
-    Runner._data_of = lambda runner, task, fetch: None  # type: ignore[method-assign]
+    FindData.answer = lambda find, reporter: None  # type: ignore[method-assign]
     timeout = float(options.pop("timeout")) if "timeout" in options else None
     chosen = options_of(
         variants, "lra-listops", preset="smoke", results=results, device="cpu", threads=1, lanes="train",

@@ -30,7 +30,7 @@ class RunStatus:
 
 def status_of(results: Path) -> RunStatus:
     """The jobs of the last run in a results folder; nothing is written and no engine is asked."""
-    answers = [engine.status(results) for engine in _engines(results)]
+    answers = [engine.status(results) for engine in _engines()] if (results / JOBS).exists() else []
     jobs = tuple(job for jobs, _ in answers for job in jobs)
     return RunStatus(jobs=jobs, submitting=any(submitting for _, submitting in answers))
 
@@ -45,9 +45,9 @@ def left_by_engines(results: Path, on_warning: Callable[[str], None]) -> Iterato
             warned.add(text)
             on_warning(text)
 
-    for engine in _engines(results):
+    for engine in _engines():
         yield from engine.collected(results, warn_once)
 
 
-def _engines(results: Path) -> list[Engine]:
-    return [load_point(GROUP, name) for name in read_group(GROUP).points] if (results / JOBS).exists() else []
+def _engines() -> list[Engine]:
+    return [load_point(GROUP, name) for name in read_group(GROUP).points]

@@ -76,7 +76,7 @@ def run_job(
     device = job.device if not job.gpu else f"cuda {job.gpu}"
     unstarted = 0
     while job.cells:
-        begun, kills = Begun.now(), oom_kills()
+        begun, kills = Begun(), oom_kills()
         left = {cell.key: cell for cell in job.cells}
         current = reason = ""
         outcome = Outcome.CRASHED

@@ -105,7 +105,7 @@ class RunJob:
                         current,
                         Outcome.TIMEOUT,
                         f"over the {self.seconds / 60:g} min that slurm gives a job, {self.timeouts} times",
-                        Begun.now(),
+                        Begun(),
                         machine=machine,
                         digest=job.digests[current.key],
                         block=job.id,

@@ -146,7 +146,7 @@ class _Converter:
         for temperature in setting.temperatures:
             preset = Spec.of("zero-shot", temperature=temperature)
             for name in names:
-                begun = Begun.now()
+                begun = Begun()
                 self._attend(name, temperature)
                 record = self._record(name, preset, 0, begun, self._measured())
                 yield record
@@ -160,7 +160,7 @@ class _Converter:
         preset = Spec.of("fine-tune", steps=setting.steps, temperature=temperature)
         for seed in range(setting.seeds):
             for name in dict.fromkeys((REFERENCE, setting.to)):
-                begun = Begun.now()
+                begun = Begun()
                 # softmax at the temperature of its own training, the target at the best one
                 seconds = self._fine_tune(name, 1.0 if name == REFERENCE else temperature, seed)
                 more = [

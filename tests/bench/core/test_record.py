@@ -127,7 +127,7 @@ def test_a_record_that_could_not_be_read_again_is_neither_made_nor_written_nor_r
 
 
 def test_a_reason_of_any_length_is_cut_where_the_record_is_made():
-    made = Record.of(RECORD.cell, Outcome.INCORRECT, "x" * 50_000_000, Begun.now(), machine=RECORD.machine)
+    made = Record.of(RECORD.cell, Outcome.INCORRECT, "x" * 50_000_000, Begun(), machine=RECORD.machine)
     assert made.reason == "x" * MOST_REASON + "…" and Record.from_line(made.to_line()) == made
 
 

@@ -13,6 +13,7 @@ from attnbench.bench.plan.suite import options_of
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.events import CellFinished, LoggingListener
 from attnbench.bench.run.lanes.train import train_cell
+from attnbench.bench.run.questions import FindData
 from attnbench.bench.run.runner import Runner
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
@@ -61,7 +62,7 @@ def run(tmp_path, monkeypatch):
             yield CellFinished(finished(cell, job, machine, rate, Outcome.CRASHED if rate in fails else Outcome.OK))
 
         monkeypatch.setattr("attnbench.bench.run.executors.local.run_job", answer)
-        monkeypatch.setattr(Runner, "_data_of", lambda self, task, fetch: None)
+        monkeypatch.setattr(FindData, "answer", lambda self, reporter: None)
         options = options_of("softmax", "lra-text", preset=preset, seeds=seeds, results=tmp_path, device="cpu",
                              threads=torch.get_num_threads(), lanes="train", retry=retry)  # fmt: skip
         make.records = Runner(options=options, listener=LoggingListener()).run_all()

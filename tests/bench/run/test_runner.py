@@ -22,6 +22,7 @@ from attnbench.bench.run import runner as module_of_runner
 from attnbench.bench.run.events import CellFinished, LoggingListener, OnEvent
 from attnbench.bench.run.executors import local as module
 from attnbench.bench.run.executors.executor import Needs
+from attnbench.bench.run.questions import FindData
 from attnbench.bench.run.runner import Runner, default_preset
 from attnbench.bench.store.store import Store
 
@@ -120,7 +121,7 @@ class AnswersAtOnce:
                 on_event(
                     CellFinished(
                         Record.of(
-                            cell, Outcome.OK, "", Begun.now(), block=job.id, digest=job.digests[cell.key],
+                            cell, Outcome.OK, "", Begun(), block=job.id, digest=job.digests[cell.key],
                             machine=replace(self.machine, threads=job.threads), seconds=self.seconds,
                         )
                     )
@@ -146,7 +147,7 @@ def jobs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
         runner.run(plan)
         return executor.cells
 
-    monkeypatch.setattr(Runner, "_data_of", lambda self, task, fetch: None)
+    monkeypatch.setattr(FindData, "answer", lambda self, reporter: None)
     return made
 
 
