@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.record import Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.fingerprint import digest_of_cell
@@ -28,14 +27,13 @@ def context_with_poem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker
     (books / "poem.txt").write_text(POEM * 20, encoding="utf-8")
     place = DataPlace(root=books.parent, cache=tmp_path / "cache", offline=True, notice=lambda text: None)
     store = Store(tmp_path / "results", lambda text: None)
-    device = torch.device("cpu")
-    return WorkerContext(device=device, place=place, store=store, digests={}, block="", send=lambda event: None)
+    return WorkerContext(job=Job(id="", cells=(), digests={}), place=place, store=store, send=lambda event: None)
 
 
 def done(context: WorkerContext, variant: str, lane: str = "train", task: str = "gutenberg-char") -> Record:
     preset = Spec.parse("smoke[steps=4,evaluate_every=2,layers=1]")
     cell = Cell(variant=Spec.parse(variant), task=Spec.parse(task), preset=preset, lane=lane)  # type: ignore[arg-type]
-    context.digests[cell.key] = digest_of_cell(cell, None, "cpu")
+    context.job.digests[cell.key] = digest_of_cell(cell, None, "cpu")
     record = baseline_cell(context, cell) if lane == "baseline" else train_cell(context, cell)
     context.store.append(record)
     return record

@@ -6,11 +6,8 @@ import pytest
 
 from attnbench.bench.core.cell import PROTOCOL, Cell
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.core.paths import PACKAGE
 from attnbench.bench.core.record import Machine, Outcome, Record, Site
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan import fingerprint
-from attnbench.bench.plan.fingerprint import digest_of_cell
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
 BASELINES = ("majority", "bag-of-bytes")
@@ -126,24 +123,6 @@ def test_a_variant_that_is_added_is_timed_with_the_reference_again_and_without_t
     assert made.jobs[-1].id != first.jobs[-1].id
     states = {str(step.cell.variant): step.state for step in made.steps if step.cell.lane == "time"}
     assert states == {"softmax": "again", "dot": "done", "location": "todo"}
-
-
-@pytest.mark.parametrize(("kernel", "left"), [("triton/entmax.py", 0), ("cpu/entmax.cpp", 1)])
-def test_on_a_processor_records_from_before_a_change_of_a_triton_kernel_are_done(make, done, monkeypatch, kernel, left):
-    def digest_of(cell):
-        fingerprint._hash_of.cache_clear()
-        return digest_of_cell(cell, None, "cpu")
-
-    for step in make("entmax15", digest_of=digest_of).steps:
-        done(step.cell, digest=digest_of(step.cell))
-    real = fingerprint._hash_of_file
-    edited = PACKAGE / "variants" / "kernels" / kernel
-    monkeypatch.setattr(
-        fingerprint, "_hash_of_file", lambda file, *state: "edited" if file == edited else real(file, *state)
-    )
-    trained = [step for step in make("entmax15", digest_of=digest_of).left if step.cell.lane == "train"]
-    fingerprint._hash_of.cache_clear()
-    assert [str(step.cell.variant) for step in trained] == ["entmax15"] * left
 
 
 @pytest.mark.parametrize("change", [{"digest": "old-code-x"}, {"machine": "elsewhere"}])

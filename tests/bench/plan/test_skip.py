@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from attnbench.bench.core.cell import Cell
-from attnbench.bench.core.record import Machine, Outcome, Provenance, Record, Site
+from attnbench.bench.core.record import Machine, Outcome, Record, Site
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
-from attnbench.bench.plan.fingerprint import digest_of_cell
 from attnbench.bench.plan.skip import failed_shorter
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
@@ -35,13 +32,6 @@ def test_only_a_failure_of_the_same_code_skips_a_longer_cell(digest: str, varian
     found = failed_shorter(sweep(1024), "now", SITE, [failed], length_of)
     assert (found is failed) == is_skipped
     assert failed_shorter(sweep(512), "now", SITE, [failed], length_of) is None
-
-
-def test_other_fidelity_is_other_data() -> None:
-    cell = Cell(variant=Spec("rela"), task=Spec("lra-text"), preset=Spec("smoke"), lane="train")
-    official = Provenance(source="tree", fidelity="official", files={"a": "1"})
-    surrogate = dataclasses.replace(official, fidelity="surrogate")
-    assert digest_of_cell(cell, official, "cpu") != digest_of_cell(cell, surrogate, "cpu")
 
 
 def test_a_choice_waits_for_every_tuning_seed_of_every_rate() -> None:

@@ -5,7 +5,8 @@ import pytest
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.suite import built_in, load_suite
+from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.suites import built_in
 
 
 def test_the_built_in_suites_name_only_what_is_installed():
