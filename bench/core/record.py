@@ -99,7 +99,7 @@ class Machine:
 
     @property
     def words(self) -> str:
-        """As a person names it, such as `AMD EPYC, 2 cores`."""
+        """The machine in words, such as `AMD EPYC, 2 cores`."""
         used = "" if self.threads == self.cores else f"{self.threads} of "
         cores = f"{used}{self.cores} core{'s' * (self.cores != 1)}"
         return ", ".join([*self.accelerators[:1], self.processor.partition(" (")[0], cores])
@@ -114,7 +114,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the data came from. `fidelity`: official, regenerated, surrogate, own (a reader's files) or
+    """The source of the data. `fidelity`: official, regenerated, surrogate, own (a reader's files) or
     synthetic (drawn at random).
 
     `files`: name → SHA-256 of each original; `counts`: examples per split as used; `notes`: what a board must say.
@@ -256,13 +256,13 @@ class Record:
 
     @classmethod
     def from_line(cls, line: bytes) -> Record:
-        """As `from_json`, of one line of a file."""
+        """Raises as `from_json` does, of one line of a file."""
         return cls.from_json(parse_json(line))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where a run measures: one machine, or the nodes that an executor such as slurm chooses. Its Records count there.
+    """The place where a run measures and where its Records count: one machine, or the nodes that an executor chooses.
 
     `machine_id`: of the one machine; empty for nodes, which are not known before they have run. `on_gpu`: whether their
     GPUs are asked for. `threads`: of timings.
@@ -279,7 +279,7 @@ class Site:
         return self.machine_id or f"{self.executor} {'gpu' if self.on_gpu else 'cpu'}"
 
     def counts(self, record: Record) -> bool:
-        """Whether a Record of one of its cells answers here.
+        """True if a Record of one of its cells answers here.
 
         Speeds answer at the same number of threads alone. Of nodes, any that the executor chose counts, and what was
         trained by this code counts from whatever machine; what failed on another machine may succeed here.

@@ -17,7 +17,7 @@ _REGISTRIES = {registry.noun: registry for registry in (VARIANTS, TASKS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFacts:
-    """Of one task: the names of its lanes, baselines, presets and parameters, and the parts of its digest.
+    """The facts of one task: the names of its lanes, baselines, presets and parameters, and the parts of its digest.
 
     `task`: its Spec with values in the types of the constructor. `objective_version`: None where nothing is trained.
     `only_timed`: it is a sweep, whose lengths belong side by side, and nothing is trained.
@@ -116,7 +116,10 @@ class DescribeRecipe(Request[RecipeFacts]):
 
 
 def resolve(registry: Registry, spec: Spec) -> Spec:
-    """As `Registry.resolve`; raises PluginError where a plugin does not answer, SelectionError for a file or module."""
+    """Resolve a Spec as its registry does, where the plugin may be imported.
+
+    Raises PluginError where a plugin does not answer, SelectionError for a file or module.
+    """
     try:
         return ask(registry, spec.name, Resolve(registry.noun, spec))
     except PluginError as error:
@@ -130,5 +133,5 @@ def task_facts(task: Spec) -> TaskFacts:
 
 
 def recipe_facts(task: Spec, preset: Spec) -> RecipeFacts:
-    """As `task_facts`; raises SelectionError for a preset that the task lacks, too."""
+    """Raises as `task_facts` does, and SelectionError for a preset that the task lacks."""
     return ask(TASKS, task.name, DescribeRecipe(task, preset))

@@ -81,12 +81,12 @@ class Plan:
         return together / self.at_once + alone
 
     def seconds_on(self, machine: str) -> float:
-        """As `seconds`, on a machine of the estimates."""
+        """Likely time from start to end on a machine of the estimates."""
         return self.seconds_of(replace(step, seconds=step.estimates.get(machine, step.seconds)) for step in self.left)
 
     @property
     def unknown(self) -> int:
-        """How many of the Cells left have no estimate; a trivial baseline, which takes seconds at most, needs none."""
+        """The count of Cells left without an estimate; a trivial baseline, which takes seconds at most, needs none."""
         return sum(step.seconds is None and step.cell.lane != "baseline" for step in self.left)
 
 

@@ -40,10 +40,10 @@ SERVICE = __name__
 """The module whose `main` answers requests in a child."""
 
 PLUGIN_SECONDS = 60.0
-"""How long an answer may take, with the import of torch and of the plugin; `ATTNBENCH_PLUGIN_SECONDS` changes it."""
+"""The time limit of an answer, with the import of torch and of the plugin; `ATTNBENCH_PLUGIN_SECONDS` changes it."""
 
 GOODBYE_SECONDS = 2.0
-"""How long a child that has closed its channel may take to exit, before it is ended."""
+"""The time that a child that has closed its channel may take to exit, before it is ended."""
 
 
 class Reporter:
@@ -148,9 +148,9 @@ def ask(
 
 
 def ask_child(child: Child, registry: Registry, name: str, request: Request[A], *, patience: float = 1.0) -> A:
-    """As `ask`, by a child that runs SERVICE and is the caller's own: several threads may ask one each at once.
+    """Ask a child that runs SERVICE and is the caller's own: several threads may ask one each at once.
 
-    Nothing is remembered, and what the child has to tell on the way is not told.
+    Nothing is remembered, and notices and progress of the child are dropped.
     """
     try:
         reply = _conversation(child, request, Silent(), _limit(patience, None))
@@ -214,8 +214,8 @@ def _ask_child(registry: Registry, name: str, request: Request[A], reporter: Rep
 
 
 def _plugin_error(registry: Registry, name: str, child: Child, problem: _NoAnswer) -> PluginError:
-    said = child.last_errors
-    reason = child.death if problem.is_over else problem.reason + (f"; it last said: {said}" if said else "")
+    last = child.last_errors
+    reason = child.death if problem.is_over else problem.reason + (f"; it last said: {last}" if last else "")
     return PluginError(registry.plugin(name), reason, problem.outcome)
 
 

@@ -38,7 +38,7 @@ MOST_LINE_BYTES = 64 * 2**20
 """A child that writes a longer line writes nonsense."""
 
 MOST_CHARACTERS = 2_000
-"""Of a message for a person: what compilers and plugins say may have millions."""
+"""Longest message to a person, in characters; compilers and plugins can print millions."""
 
 ERROR_BYTES = 4096
 """Bytes of the end of the child's error stream that are kept to explain its death."""
@@ -47,10 +47,10 @@ REASON_CHARACTERS = 500
 """Characters of them that stand in a reason."""
 
 ENDING_SECONDS = 10.0
-"""How long the supervisor may take to end everything that the child has started."""
+"""The time that the supervisor may take to end everything that the child has started."""
 
 NUMBER = struct.Struct("i")
-"""What a supervisor writes on its lifeline: first its process id, at the end the exit code of the child."""
+"""The form of a number on a supervisor's lifeline: first its process id, at the end the exit code of the child."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ def decode_line(line: bytes, kind: Any) -> Any:
 
 
 def encode_order(order: Any) -> bytes:
-    """What a child is to do: a frozen dataclass at the top level of a module of attnbench."""
+    """The line that orders a child's work, of a frozen dataclass at the top level of a module of attnbench."""
     kind = type(order)
     return encode_line(_Order(kind.__module__, kind.__qualname__, msgspec.Raw(encode_line(order)[:-1])))
 
@@ -117,7 +117,7 @@ class Child(AbstractContextManager["Child"]):
     """Descriptors of its streams that have not ended; where one of them is ready, `receive(0)` should be called."""
 
     has_started = False
-    """Whether the server has forked it; one that died before has nothing to do with what the child was to do."""
+    """True once the server has forked it; a death before that has nothing to do with the child's work."""
 
     def __init__(self, target: str, environment: Mapping[str, str] | None = None):
         self._lines: deque[bytes] = deque()
@@ -159,11 +159,11 @@ class Child(AbstractContextManager["Child"]):
 
     @property
     def exit_code(self) -> int:
-        """As of subprocess: the negative number of a signal."""
+        """The exit code as subprocess has it: the negative number of a signal."""
         while self.open:
             self._read(None)
         code = self._numbers[NUMBER.size :]
-        # a supervisor that was killed has told its own id alone
+        # a supervisor that was killed has sent its own id alone
         return int(NUMBER.unpack(code)[0]) if code else -signal.SIGKILL
 
     @property
@@ -173,7 +173,7 @@ class Child(AbstractContextManager["Child"]):
 
     @property
     def death(self) -> str:
-        """In words how it ended, and the end of its error stream."""
+        """How the process ended, in words, and the end of its error stream."""
         code = self.exit_code
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         errors = self.last_errors
@@ -200,7 +200,7 @@ class Child(AbstractContextManager["Child"]):
             stream.close()
 
     def _wait(self, seconds: float, descriptor: int) -> None:
-        """Until the end of this stream, or for so long."""
+        """Wait until the end of this stream, or for so long."""
         ends = time.monotonic() + seconds
         with contextlib.suppress(TimeoutError, ChannelError):
             while descriptor in self.open:
@@ -243,25 +243,25 @@ class Child(AbstractContextManager["Child"]):
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """The server of one environment; `said`: the file of its error stream."""
+    """The server of one environment; `error_stream`: a file."""
 
     process: subprocess.Popen[bytes]
     requests: socket.socket
-    said: IO[bytes]
+    error_stream: IO[bytes]
 
     @property
     def errors(self) -> bytes:
         """The end of what it wrote, such as why torch cannot be imported."""
-        if self.said.closed:
+        if self.error_stream.closed:
             return b""
-        self.said.seek(max(self.said.seek(0, os.SEEK_END) - ERROR_BYTES, 0))
-        return self.said.read()
+        self.error_stream.seek(max(self.error_stream.seek(0, os.SEEK_END) - ERROR_BYTES, 0))
+        return self.error_stream.read()
 
     def end(self) -> None:
         self.requests.close()
         self.process.kill()
         self.process.wait()
-        self.said.close()
+        self.error_stream.close()
 
 
 @functools.cache
@@ -315,7 +315,7 @@ def _fork(environment: Mapping[str, str], descriptors: list[int]) -> _Server:
             server = None
         if server is None:
             requests, theirs = socket.socketpair()
-            said = tempfile.TemporaryFile()  # noqa: SIM115
+            error_stream = tempfile.TemporaryFile()  # noqa: SIM115
             # -P: a file beside the person who runs it must not stand in for a module of the same name
             command = (sys.executable, "-P", "-m", "attnbench.bench.process.server", str(theirs.fileno()))
             with theirs:
@@ -323,13 +323,13 @@ def _fork(environment: Mapping[str, str], descriptors: list[int]) -> _Server:
                     (*command, str(os.getpid())),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=said,
+                    stderr=error_stream,
                     pass_fds=(theirs.fileno(),),
                     env=environment,
                     # Ctrl-C at the terminal is for the process that started it
                     start_new_session=True,
                 )
-            server = _SERVERS[key] = _Server(process, requests, said)
+            server = _SERVERS[key] = _Server(process, requests, error_stream)
     # one that has died closes the channel of the child, whose end is seen there
     with contextlib.suppress(OSError):
         socket.send_fds(server.requests, [b"f"], descriptors)

@@ -40,7 +40,7 @@ GPU = Path("/dev/nvidiactl")
 """There where a GPU is; to ask CUDA would leave a context behind, and no child could use it."""
 
 CLEANING_SECONDS = 5.0
-"""How long the supervisor goes on killing what starts new processes faster than they are found."""
+"""The time for which the supervisor kills processes that start new ones faster than they are found."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 

@@ -20,7 +20,7 @@ from ..process.child import Child, end_servers
 from ..process.side_by_side import side_by_side
 
 CHECK_PATIENCE = 10.0
-"""How often the time of an answer the gate may take: it builds kernels, and tries hundreds of shapes."""
+"""The time that the gate may take, in limits of an ordinary answer: it builds kernels, and tries hundreds of shapes."""
 
 MOST_ON_A_GPU = 16
 """Processes: each holds a context of half a GiB."""
@@ -45,7 +45,7 @@ class CheckVariant(Request[CheckReport]):
 
 
 def processes_for(device: str) -> int:
-    """How many processes check at once where nobody says it: one on a CPU, whose cores a check would contend for."""
+    """The default count of processes that check at once: one on a CPU, whose cores a check would contend for."""
     return min(len(os.sched_getaffinity(0)), MOST_ON_A_GPU) if device.startswith("cuda") else 1
 
 

@@ -28,7 +28,7 @@ from ..train.objectives.objective import Evaluation
 from .events import Alive, Event, OnEvent, TrainingProgress
 
 QUIET_SECONDS = 0.5
-"""At most so often a Cell reports on itself: a step of a small model takes a millisecond."""
+"""The least time between two reports of a Cell: a step of a small model takes a millisecond."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,12 +165,12 @@ class RecordBuilder:
 
 
 def implementation_of(variants: Iterable[Variant]) -> str:
-    """Which code the last forward of a model's layers went through."""
+    """The code that the last forward of a model's layers went through."""
     return "+".join(sorted({variant.implementation for variant in variants}))
 
 
 def own_projections(variants: Iterable[Variant]) -> list[Measurement]:
-    """The parameters of layers with projections of their own; of a model without such layers nothing is said."""
+    """The parameters of layers with projections of their own; none of a model without such layers."""
     count = parameters_with_projections(variants)
     return [Measurement.of("own_projections", count)] if count else []
 
@@ -178,7 +178,7 @@ def own_projections(variants: Iterable[Variant]) -> list[Measurement]:
 def decode_state(variants: Sequence[Variant], length: int) -> list[Measurement]:
     """The bytes that decoding holds of one sequence of the longest that `variants` are built for, `length` tokens.
 
-    Nothing is said where a layer cannot decode.
+    Nothing where a layer cannot decode.
     """
     # that of the causal form, whatever the direction of the task
     states = [variant.state_bytes(replace(variant.shape, causal=True)) for variant in variants]
@@ -194,13 +194,13 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def tells_of_memory(text: str) -> bool:
-    """Whether a message, or the end of an error stream, is that of an allocation which failed."""
+    """True if a message, or the end of an error stream, is that of an allocation that failed."""
     words = ("can't allocate memory", "cannot allocate memory", "out of memory", "bad_alloc", "memoryerror")
     return any(word in text.lower() for word in words)
 
 
 def is_lost(device: torch.device) -> bool:
-    """Whether an error, such as an illegal access, left a CUDA device on which every later call of this process fails.
+    """True if an error, such as an illegal access, left a CUDA device on which every later call of this process fails.
 
     Asked of the device itself: such errors have several classes, and not every error of those classes is of this kind.
     """

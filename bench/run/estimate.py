@@ -44,7 +44,7 @@ Work = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Of one machine: FLOPs and bytes a second in float32 and bfloat16, and the seconds of a call that does nothing."""
+    """The speed of a machine: FLOPs and bytes a second, by precision, and the seconds of a call that does nothing."""
 
     name: str
     float32: float
@@ -135,15 +135,15 @@ START_SECONDS = 4.0
 """The gate and the reading of data, before a training."""
 
 TIMING_START, GATE_SECONDS, OTHER_PASSES, LEAST_SAMPLE, USUAL_ROUNDS = 2.0, 0.3, 14, 0.015, 110
-"""Of a timing: its start; the gate of a variant at few positions; its passes outside of the rounds (gate, warm-up,
-memory); seconds of a sample of short work, which is repeated; rounds until an interval is narrow enough. They are
+"""The parts of a timing: its start; the gate of a variant at few positions; its passes outside of the rounds (gate,
+warm-up, memory); seconds of a sample of short work, which is repeated; rounds until an interval is narrow enough. They are
 fitted to the committed Records of 42 timings, of which 39 lie within a factor of 2."""
 
 UNSAID_EXAMPLES = 2000
 """Examples of a split of which a recipe takes all."""
 
 CORE = Rates(name="processor", float32=5.5e10, bfloat16=5.5e10, bytes=2.5e10, call_seconds=2.7e-6)
-"""Of one core: fitted, with SHELL_BYTES, to the committed Records of two processors, with AVX-512 and without."""
+"""The rates of one core, fitted with SHELL_BYTES to Records of two processors, with AVX-512 and without."""
 
 SHARED = 0.8
 """n cores have n to this power times the rates of one."""
@@ -231,7 +231,7 @@ class Estimator:
 def block_seconds(
     setting: Mapping[str, Any], model: ModelFacts, counted: Mapping[Spec, Sequence[Counted]], rates: Rates
 ) -> float:
-    """What one timing takes: gates, fills, rounds and more. `counted`: a pass and, if it decodes, filling a state."""
+    """The seconds of a timing: gates, fills, rounds and more. `counted`: a pass and, if it decodes, filling a state."""
     limit = max(setting["timing_seconds"], LEAST_LIMIT) if "level" in setting else math.inf
     decodes = setting.get("mode") == "decode"
     total, units, samples = TIMING_START + GATE_SECONDS * len(counted), [], []
@@ -273,7 +273,7 @@ def _timed_unit(setting: Mapping[str, Any], model: ModelFacts, counted: Counted,
 
 
 def training_seconds(setting: Mapping[str, Any], model: ModelFacts, counted: Counted, rates: Rates) -> float:
-    """What a training takes, with its evaluations; `setting`: its recipe's values."""
+    """The seconds of a training with its evaluations; `setting`: its recipe's values."""
 
     def work_of(sequences: float, tokens: int) -> Work:
         return _step_work(setting, model, counted, sequences, tokens)

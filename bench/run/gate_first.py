@@ -41,7 +41,7 @@ MOST_PROCESSES = 12
 """Each has a context on the GPU, of half a GiB."""
 
 SECONDS = 120.0
-"""That one process may take for all shapes of a variant; its jobs examine what is left."""
+"""The time that one process may take for all shapes of a variant; its jobs examine the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class GateOrder:
 def gate_first(cells: Sequence[Cell], device: str, data_dir: Path | None, offline: bool, on_event: OnEvent) -> int:
     """Examines the variants of `cells`, each at every shape that it has there; returns how many processes that took.
 
-    None of it raises: whoever cannot be built, or fails, is told so by its job.
+    It never raises: a variant that cannot be built, or fails, gets its outcome from its job.
     """
     of_variant: dict[Spec, list[Cell]] = {}
     for cell in cells:
@@ -117,7 +117,7 @@ def examined(cell: Cell, device: torch.device) -> tuple[AttentionShape, int]:
 
 
 def has_kernels(variant: Spec) -> bool:
-    """Whether it has a form in Triton that may run unless another one is asked for."""
+    """True if a form in Triton may run: there is one, and no other is asked for."""
     try:
         factory = VariantFactory.of(variant)
     except AttnbenchError:

@@ -56,7 +56,7 @@ class StateWatch:
         self._look()
 
     def changes(self) -> str:
-        """What has changed since, in one line; empty where nothing has."""
+        """The changes since the last look, in one line; empty where nothing has changed."""
         settings, functions, threads, processes = self.settings, self.functions, self.threads, self.processes
         self._look()
         found = [

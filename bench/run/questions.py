@@ -18,12 +18,12 @@ from ..models.blocks import attention_shape
 from ..process.ask import Reporter, Request
 
 DATA_PATIENCE = 10.0
-"""How often the time of an answer a task may take over its data between two reports of progress."""
+"""The time that a task may work on its data between two reports of progress, in limits of an ordinary answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindData(Request[Provenance | None]):
-    """Where the data of a task comes from; None where it is not here and prepared. `fetch`: get it, raise DataError."""
+    """Find the source of a task's data; None where it is not here and prepared. `fetch`: get it, or raise DataError."""
 
     task: Spec
     preset: Spec
@@ -53,13 +53,13 @@ class _Work(Exception):
     """A task began to prepare its data."""
 
 
-def _stop(*told: object) -> None:
+def _stop(*ignored: object) -> None:
     raise _Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeOf(Request[AttentionShape]):
-    """The shape that a task asks of the variant in the first layer."""
+    """Ask for the shape of the variant in the first layer."""
 
     task: Spec
     preset: Spec
@@ -72,9 +72,9 @@ class ShapeOf(Request[AttentionShape]):
 
 @dataclass(frozen=True, slots=True)
 class TryBuild(Request[str]):
-    """Builds a variant once, so that a parameter it refuses raises now and not after hours.
+    """Build a variant once, so that a parameter it refuses raises now and not after hours.
 
-    Answers how code that was not written for the contract is called; empty for all other.
+    The answer says how code is called that was not written for the contract; it is empty for all other.
     """
 
     variant: Spec

@@ -22,7 +22,7 @@ RATE_SETTINGS = ("learning_rate", "learning_rates", "tuning_seeds", "rate_extens
 """The settings of a preset that only choose a learning rate."""
 
 EDGE_FACTOR = 3.0
-"""By how much a rate beyond an end of a grid lies beyond it."""
+"""The ratio of a rate beyond an end of a grid to that end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def apart_from_rates(setting: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scores(tried: Mapping[float, Sequence[Record]]) -> list[_Score]:
-    """Of the rates at which every training ended well, in ascending order."""
+    """The scores of the rates at which every training ended well, in ascending order."""
     return [found for rate, records in sorted(tried.items()) if (found := _score(rate, records)) is not None]
 
 
@@ -182,7 +182,7 @@ def _ties(scores: Sequence[_Score]) -> list[_Score]:
 
 
 def _score(rate: float, records: Sequence[Record]) -> _Score | None:
-    """None where a training failed, or diverged."""
+    """The score of one rate; None where a training failed, or diverged."""
     values, losses, examples = [], [], 0
     metric = next((record.metric for record in records if record.metric), ACCURACY)
     for record in records:

@@ -22,7 +22,7 @@ class RunStatus:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many jobs are in each state, those that run first."""
+        """The count of jobs in each state, those that run first."""
         found = Counter(job.state for job in self.jobs)
         order: Iterable[JobState] = ("running", "queued", "interrupted", "failed", "done")
         return {state: found[state] for state in order if found[state]}

@@ -66,19 +66,19 @@ class LocalExecutor:
                 self._start()
                 waiting = []
                 for job_id, run in list(self._running.items()):
-                    for said in run.events:
-                        if isinstance(said, Waiting):
-                            waiting.append(said)
+                    for event in run.events:
+                        if isinstance(event, Waiting):
+                            waiting.append(event)
                             break
-                        if isinstance(said, CellFinished):
-                            if run.beside and not run.needs.gpus and said.record.outcome is Outcome.OUT_OF_MEMORY:
+                        if isinstance(event, CellFinished):
+                            if run.beside and not run.needs.gpus and event.record.outcome is Outcome.OUT_OF_MEMORY:
                                 # beside another, that is no property of the Cell: it is run again, alone
                                 run.starved = True
                                 continue
-                            run.left.discard(said.record.key)
-                        on_event(said)
+                            run.left.discard(event.record.key)
+                        on_event(event)
                     else:
-                        # it has ended, and was not cancelled by whoever was told of its events
+                        # it has ended, and was not cancelled by whoever got its events
                         if job_id in self._running:
                             self._release(job_id)
                             if not run.starved:
@@ -141,7 +141,7 @@ def local_resources(
     on_warning: Callable[[str], None],
     executor: Executor | None = None,
 ) -> Resources:
-    """Those of this machine. `threads`: of each job, 0 for its share of the cores.
+    """The resources of this machine. `threads`: of each job, 0 for its share of the cores.
 
     With fewer GPUs than jobs, as where a suite's count suits a processor, each GPU gets one job at once, with a
     warning. Raises SelectionError for more jobs or threads than cores, DeviceError for a device that it lacks.
@@ -203,7 +203,7 @@ def _gpus(chosen: torch.device, threads: int, on_warning: Callable[[str], None])
 
 
 def is_elsewhere(settings: ExecutorSettings, device: str | None) -> bool:
-    """Whether jobs on this machine ask for a GPU that it lacks."""
+    """True if jobs on this machine ask for a GPU that it lacks."""
     wanted = re.fullmatch(r"cuda(:\d+)?", device or "") is not None
     return settings.name == "local" and wanted and not torch.cuda.device_count()
 

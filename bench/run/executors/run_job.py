@@ -21,16 +21,16 @@ STALL_SECONDS = 900.0
 """A child that says nothing for so long is taken to hang; training says something twice a second."""
 
 GOODBYE_SECONDS = 5.0
-"""How long a child may take to exit after its last event, before it is killed."""
+"""The time that a child may take to exit after its last event, before it is killed."""
 
 MOST_STARTS = 3
-"""How often a child is asked for whose server dies before it starts."""
+"""The most times that a child is asked for whose server dies before it starts."""
 
 ENGINE_SECONDS = 1.0
-"""How much later than a child this process may be told that an engine ends both."""
+"""The time by which this process may hear later than a child that an engine ends both."""
 
 DESCRIBE_SECONDS = 300.0
-"""How long a child may take to start and to say what machine it runs on."""
+"""The time that a child may take to start and to describe its machine."""
 
 
 class WorkerError(AttnbenchError):
@@ -58,7 +58,7 @@ class Waiting:
 
 
 def wait_for(several: Sequence[Waiting]) -> None:
-    """Until one of them may go on."""
+    """Wait until one of them may go on."""
     seconds = min(each.until for each in several) - time.monotonic()
     wait_for_any([each for waiting in several for each in waiting.child.open], max(seconds, 0.0))
 
@@ -205,7 +205,7 @@ def classify_exit(code: int, errors: str, oom_killed: bool) -> tuple[Outcome, st
 
 
 def oom_kills() -> int:
-    """How often the system has killed for memory in this control group; 0 where it does not tell.
+    """The count of processes that the system has killed for memory in this control group; 0 where it does not tell.
 
     SIGKILL alone does not tell its sender: a person, or the kernel because memory ran out, which counts those.
     """

@@ -27,7 +27,7 @@ from ..workloads.sweep_point import LEAST_LIMIT, SweepWorkloads, shape_of
 from .timing_record import memory
 
 STARTING_SECONDS = 120.0
-"""How long a child may take to import and to answer for the first time, beyond the time of a point."""
+"""The time that a child may take to import and to answer for the first time, beyond the time of a point."""
 
 SLACK_BYTES = 2**30
 """Address space beside the tensors, for threads and the profiler; what fits is decided by the bytes allocated."""
@@ -86,7 +86,7 @@ class LengthSearch:
     child: Child | None = field(init=False, default=None)
 
     def attempt(self, length: int) -> Verdict:
-        """Whether `length` fits. A child that dies wanted more memory than there is only where an allocation failed.
+        """Try if `length` fits. A child that dies wanted more memory than there is only where an allocation failed.
 
         Raises Unsupported where the variant refuses the length, RuntimeError where the child died of something else.
         """

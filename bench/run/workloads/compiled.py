@@ -26,7 +26,7 @@ MOST_CALLS = 4
 """Calls after which nothing may be compiled any more: a first step may leave behind what guards the second one."""
 
 ALLOWED_ERROR, ROUNDINGS = 2e-3, 8
-"""Of compiled against eager, relative, and in units of rounding, the larger of both: sums are made in another order."""
+"""Tolerance of compiled against eager, relative, and in units of rounding; the larger counts. Sums are reordered."""
 
 SMALL = 0.01
 """A gradient smaller than this share of the usual one is held against that: some are zero but for rounding."""
@@ -67,8 +67,8 @@ def compile_now(work: Work, function: Callable[[], object]) -> Compilation:
                 raise Unsupported(f"torch.compile: each of {MOST_CALLS} calls was compiled anew")
     except TorchDynamoException as error:
         breaks = _graph_breaks(function)
-        said = f"torch.compile: {_first_lines(error)}"
-        raise Unsupported(f"{said}; graph breaks: {breaks}" if breaks else said) from error
+        problem = f"torch.compile: {_first_lines(error)}"
+        raise Unsupported(f"{problem}; graph breaks: {breaks}" if breaks else problem) from error
     if _graphs() == started:
         raise Unsupported("torch.compile: nothing was compiled; is TORCHDYNAMO_DISABLE or TORCH_COMPILE_DISABLE set?")
     # the last call compiled nothing, and is what each of the others would have taken
@@ -146,5 +146,5 @@ def _graph_breaks(function: Callable[[], object]) -> int:
 def _first_lines(error: Exception) -> str:
     """The compiler's message without its advice and its traceback."""
     lines = [line.strip() for line in str(error).split("\n")]
-    told = [line for line in lines[:8] if line and not line.startswith(("Hint:", "Developer debug context:"))]
-    return " ".join(told[:3])[:300]
+    kept = [line for line in lines[:8] if line and not line.startswith(("Hint:", "Developer debug context:"))]
+    return " ".join(kept[:3])[:300]

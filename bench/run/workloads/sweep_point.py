@@ -126,7 +126,7 @@ class SweepWorkloads(Workloads):
 
     @property
     def captures(self) -> bool:
-        """Whether the work is captured once as a CUDA graph, and replayed."""
+        """True if the work is captured once as a CUDA graph, and replayed."""
         return self.point.graph and self.device.type == "cuda"
 
     def _optimiser(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -49,7 +49,7 @@ class Workload:
 
     @property
     def timed(self) -> Work:
-        """What is timed: `work`, or the replay of its graph, which is captured at the first call.
+        """The function that is timed: `work`, or the replay of its graph, which is captured at the first call.
 
         Raises RuntimeError where it cannot be captured.
         """
@@ -59,13 +59,13 @@ class Workload:
 
     @property
     def whole(self) -> Work:
-        """What takes all the memory of a sample: `work`, or its capture, which also takes what replays keep."""
+        """The function that takes all the memory of a sample: `work`, or its capture, with the memory of replays."""
         device = self.graph_on
         return self.work if device is None else lambda: captured(self.work, device)
 
     @property
     def implementation(self) -> str:
-        """Which code the last forward went through."""
+        """The code that the last forward went through."""
         found = implementation_of(self.variants)
         return found if self.compilation is None else f"compiled+{found}"
 
@@ -118,6 +118,6 @@ class Workloads(ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the matrix products."""
+        """The precision of the matrix products."""
         mixed = self.recipe.precision == "bfloat16" and self.device.type == "cuda"
         return torch.bfloat16 if mixed else torch.float32
