@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ..core.cell import FIRST_TUNING_SEED, REFERENCE, Cell, Job
+from ..core.cell import FIRST_TUNING_SEED, REFERENCE, Cell, Job, Lane
 from ..core.entry_points import load_point
 from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError
 from ..core.record import Begun, Outcome, Provenance, Record
@@ -196,13 +196,14 @@ class Runner:
     def _planned(self, ended: Collection[str] = ()) -> Plan:
         """The plan as the store is now, without the jobs that have `ended`."""
         options, resources = self.options, self.resources
+        # training needs the lane that chooses its learning rates
+        lanes: set[Lane] = {*options.lanes, "tune"} if "train" in options.lanes else {*options.lanes}
         planner = Planner(
             variants=self.variants,
             questions=[*self.tasks.values()],
             seeds=self.seeds,
             selection=options.selection,
-            # training needs the lane that chooses its learning rates
-            lanes={*options.lanes, *(["tune"] if "train" in options.lanes else [])},
+            lanes=lanes,
             store=self.store,
             digest_of=self.digest_of,
             site=resources.site,
@@ -385,7 +386,9 @@ class _Queue:
             return recipe_facts(task, runner.preset).length
 
         failure = failed_shorter(cell, runner.digest_of(cell), runner.resources.site, records, length_of)
-        return failure and (failure.outcome, reason_to_skip(failure, length_of(failure.cell.task)))
+        if failure is None:
+            return None
+        return failure.outcome, reason_to_skip(failure, length_of(failure.cell.task))
 
     def _untried(self, cell: Cell, job: Job, outcome: Outcome, reason: str) -> Record:
         runner = self._runner

@@ -65,7 +65,7 @@ def tables_of(records: Sequence[Record], to: str) -> list[Rows]:
 
 
 def sentence_of(records: Sequence[Record], to: str) -> str:
-    """The advice whether to convert: the target against softmax, seed by seed, after the same fine-tuning or as they came.
+    """The advice whether to convert: the target against softmax, seed by seed, after equal fine-tuning or as they came.
 
     Within the margin of the metric at each of three seeds is yes, beyond it at each is no.
     """
