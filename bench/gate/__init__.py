@@ -1,6 +1,8 @@
 """The gate: no number for a wrong variant."""
 
-from .suite import PROPERTIES, GateResult, Property, examine, quick_gate
+from .property import Property
+from .result import Result
+from .suite import PROPERTIES, examine, quick_gate
 from .twins import Path, paths
 
-__all__ = ["PROPERTIES", "GateResult", "Path", "Property", "examine", "paths", "quick_gate"]
+__all__ = ["PROPERTIES", "Path", "Property", "Result", "examine", "paths", "quick_gate"]

@@ -22,7 +22,8 @@ from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..models.blocks import BuildVariant
 from .case import BASE_LENGTH, WIDE_BATCH, WIDEST_BATCH
-from .suite import Form, GateResult, quick_gate
+from .result import Result
+from .suite import Form, quick_gate
 from .twins import SWITCHES, left_out
 
 Builder = Callable[[Spec], BuildVariant]
@@ -82,7 +83,7 @@ def switch_off_wrong(shape: AttentionShape, batch: int, form: Form) -> dict[str,
     return found
 
 
-def words(failure: GateResult) -> str:
+def words(failure: Result) -> str:
     """What fails, where, and by how much."""
     sized = f": {failure.measured:.2g}, allowed {failure.allowed:.2g}" if failure.allowed > 0 else ""
     return f"{failure.property}: {failure.detail or failure.measured}{sized}"

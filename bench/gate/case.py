@@ -1,4 +1,4 @@
-"""Case: a built variant in one setting, with inputs that depend on a seed alone, and what a test of it may answer."""
+"""Case: a built variant in one setting, with inputs that depend on a seed alone."""
 
 from __future__ import annotations
 
@@ -32,27 +32,6 @@ PARTS = ("output", "gradient of query", "gradient of key", "gradient of value", 
 """Of `Case.passes`; without the last for a variant that does not take the hidden state."""
 
 Kind = Literal["usual", "many", "training", "after step", "own"]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Result of a test: the property holds where `value` is at most `allowed`."""
-
-    value: float
-    allowed: float
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NotApplicable:
-    """Why a property says nothing about a case; `found`: what was measured all the same."""
-
-    reason: str
-    found: Measured = Measured(math.nan, math.nan)
-
-
-Answer = Measured | NotApplicable
-Answers = Iterator[Answer]
 
 
 def gap(found: Tensor, expected: Tensor) -> float:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
-from .case import Answers, Case, Inputs, Kind, Measured, NotApplicable, RunSetting, after_steps, gap, jitter
-from .variant import EAGER, build, resized
+from .case import Case, Inputs, Kind, RunSetting, after_steps, gap, jitter
+from .result import Answers, Measured, NotJudged
+from .variant import build, resized
 
 SMALL_LENGTH = 13
 SMALL_HEADS = 8
@@ -52,7 +53,7 @@ def parameters_learn(case: Case) -> Answers:
     """training moves every parameter of the variant's own"""
     own = set(_trained(case.module))
     if not own:
-        yield NotApplicable("it has no parameters")
+        yield NotJudged("it has no parameters")
         return
     missed = own - _reached(case)
     yield Measured(float(len(missed)), 0.0, f"no gradient reaches {', '.join(sorted(missed))}" if missed else "")
@@ -62,7 +63,7 @@ def gradient_is_derivative(case: Case) -> Answers:
     """in float64, derivatives along random directions of each input and parameter equal finite differences"""
     cases = [each for kind in ("usual", "after step") if (each := small(case, kind)) is not None]
     if not cases:
-        yield NotApplicable("it refuses float64 on a small shape; its twin speaks for its gradient")
+        yield NotJudged("it refuses float64 on a small shape; its twin speaks for its gradient")
     for each in cases:
         yield from directions(each)
 
@@ -70,7 +71,7 @@ def gradient_is_derivative(case: Case) -> Answers:
 def gradient_at_length(case: Case) -> Answers:
     """in float64, the derivative along one direction of all inputs and parameters, with more tokens"""
     if case.double is None:
-        yield NotApplicable(TOO_LARGE)
+        yield NotJudged(TOO_LARGE)
         return
     # A copy off its first values, where a kink may lie.
     case = case.double.other(deepcopy(case.double.module))
@@ -82,7 +83,7 @@ def gradient_at_length(case: Case) -> Answers:
     with torch.enable_grad():
         output = case.forward(leaves, valid)
         if not output.requires_grad:
-            yield NotApplicable("no gradient at all; `gradient reaches` says so")
+            yield NotJudged("no gradient at all; `gradient reaches` says so")
             return
         grad_output = case.grad_output(output)
         found = torch.autograd.grad(output, [*leaves, *trained], grad_output, allow_unused=True)
@@ -134,12 +135,9 @@ def gradient_at_length(case: Case) -> Answers:
 
 def gradient_in_precision(case: Case) -> Answers:
     """gradients in the precision to be measured equal those in float64"""
-    if EAGER in case.factory.implementations:
-        yield NotApplicable("`implementations` compares the gradients of every path with float64")
-        return
     double = case.double
     if double is None:
-        yield NotApplicable(TOO_LARGE)
+        yield NotJudged(TOO_LARGE)
         return
     inputs = case.inputs()
     valid = _padded(case, inputs)
@@ -206,7 +204,7 @@ def directions(case: Case) -> Answers:
         grad_output = case.grad_output(output)
         named = dict(zip(NAMES, leaves, strict=False)) | _trained(case.module)
         if not output.requires_grad:
-            yield NotApplicable("no gradient at all; `gradient reaches` says so")
+            yield NotJudged("no gradient at all; `gradient reaches` says so")
             return
         found = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
 

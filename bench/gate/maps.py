@@ -19,8 +19,9 @@ from torch import Tensor
 
 from ...variants.contract import ScoredVariant, Variant, repeat_heads
 from ..core.errors import Unsupported
-from .case import Answers, Case, Inputs, Measured, NotApplicable, RunSetting, gap
+from .case import Case, Inputs, RunSetting, gap
 from .gradients import directions, small
+from .result import Answers, Measured, NotJudged
 from .twins import FACTOR, SLOW, differences, examined
 from .variant import EAGER, build, with_heads
 
@@ -32,8 +33,8 @@ FEW = 24
 RATE = 0.3
 """Not a half, where the rate and what it leaves are the same."""
 DRAWS = 48
-NO_WEIGHTS = NotApplicable("it shows no weights")
-NOT_LINEAR = NotApplicable("the output is not linear in the values")
+NO_WEIGHTS = NotJudged("it shows no weights")
+NOT_LINEAR = NotJudged("the output is not linear in the values")
 DROPS_NOTHING = "it declares that it drops nothing"
 
 
@@ -68,9 +69,6 @@ def weights_by_rows(case: Case) -> Answers:
 
 def weights_make_output(case: Case) -> Answers:
     """where the output is linear in the values, weights times values is the output"""
-    if not (isinstance(case.module, ScoredVariant) or case.module.simplex):
-        yield NotApplicable("neither a ScoredVariant nor declared `simplex`")
-        return
     if case.weights(case.inputs(min(case.length, FEW))) is None:
         yield NO_WEIGHTS
         return
@@ -98,9 +96,6 @@ def weights_make_output(case: Case) -> Answers:
 
 def simplex(case: Case) -> Answers:
     """rows of weights are distributions over the allowed keys where that is declared, and not all where it is denied"""
-    if case.module.simplex is None:
-        yield NotApplicable("`simplex` is not declared")
-        return
     inputs, valid, shown = _shown(case)
     if shown is None:
         yield NO_WEIGHTS
@@ -122,12 +117,6 @@ def simplex(case: Case) -> Answers:
 
 def rows_sum_whatever_the_scores(case: Case) -> Answers:
     """rows of a distribution sum to one, forward and backward, for equal scores of any size over 1,000 keys"""
-    if not case.module.simplex:
-        yield NotApplicable("`simplex` is not declared")
-        return
-    if case.interpreted:
-        yield NotApplicable("too many keys for an interpreter")
-        return
     if not _linear_in_value(case):
         yield NOT_LINEAR
         return
@@ -144,7 +133,7 @@ def rows_sum_whatever_the_scores(case: Case) -> Answers:
         try:
             module = build(case.factory, shape, case.seed, **({"impl": name} if name else {}))
         except Unsupported as refusal:
-            yield NotApplicable(str(refusal))
+            yield NotJudged(str(refusal))
             continue
         long = Case(case.factory, shape, RunSetting(queries), case.seed, module=module)
         drawn = long.inputs(queries, keys, batch=1)
@@ -156,7 +145,7 @@ def rows_sum_whatever_the_scores(case: Case) -> Answers:
             try:
                 output, _, _, gradient, *_ = long.passes(inputs, None, torch.ones_like(drawn.query))
             except Unsupported as refusal:
-                yield NotApplicable(f"impl={name}: {refusal}")
+                yield NotJudged(f"impl={name}: {refusal}")
                 break
             # Kernels that keep the logarithm of a row's sum round it at the size of the scores. A score is a sum of
             # head_dim equal products, which all round alike, so two passes that sum in another order differ by more
@@ -174,9 +163,7 @@ def rows_sum_whatever_the_scores(case: Case) -> Answers:
 def closed_cases(case: Case) -> Answers:
     """a map onto the simplex: equal scores share evenly, two keys keep their order, a constant added changes nothing"""
     module = case.module
-    if not (isinstance(module, ScoredVariant) and module.simplex):
-        yield NotApplicable("not a ScoredVariant that declares `simplex`")
-        return
+    assert isinstance(module, ScoredVariant)
     heads, keys, device = case.shape.heads, 7, torch.device(case.shape.device)
 
     def weigh(scores: Tensor, allowed: Tensor | None = None) -> Tensor:
@@ -231,7 +218,7 @@ def dropout_in_training_only(case: Case) -> Answers:
     elif declared:
         yield Measured(1.0, 0.0, f"two training passes at rate {RATE} are the same; see `uses_dropout`")
     else:
-        yield NotApplicable(DROPS_NOTHING)
+        yield NotJudged(DROPS_NOTHING)
 
 
 def dropout_in_backward(case: Case) -> Answers:
@@ -239,12 +226,12 @@ def dropout_in_backward(case: Case) -> Answers:
     its eager twin drops, forward and backward"""
     inputs = case.inputs(min(FEW, case.length))
     if not _draws(case, case.like(dropout=RATE), inputs, 2).diff(dim=0).any():
-        yield NotApplicable(DROPS_NOTHING)
+        yield NotJudged(DROPS_NOTHING)
         return
     # a case in training draws from the same state of the generator at each pass
     few = small(case, "training", RATE)
     if few is None:
-        yield NotApplicable("it refuses float64 on a small shape")
+        yield NotJudged("it refuses float64 on a small shape")
     else:
         yield from directions(few)
     names = examined(case.factory, case.shape.device, case.thorough)
@@ -266,7 +253,7 @@ def dropout_in_backward(case: Case) -> Answers:
         try:
             found = eager.other(case.like(impl=name, dropout=RATE, kind="training")).passes(inputs, valid)
         except Unsupported as refusal:
-            yield NotApplicable(f"impl={name}: {refusal}")
+            yield NotJudged(f"impl={name}: {refusal}")
             continue
         place = f"impl={name} at rate {RATE}, {eager.place}"
         yield from differences(twin, inputs, valid, found, expected, allowed, place)
@@ -284,7 +271,7 @@ def dropout_keeps_mean(case: Case) -> Answers:
         if averages and _draws(case, dropped, inputs, 2).diff(dim=0).any():
             reason = ""
     if reason:
-        yield NotApplicable(reason)
+        yield NotJudged(reason)
         return
     expected = case.run(inputs).double()
     draws = _draws(case, dropped, inputs, DRAWS)
@@ -300,7 +287,7 @@ def dropout_never_renormalises(case: Case) -> Answers:
     reason = _not_dropped(case, dropped, inputs)
     weights = case.weights(inputs)
     if reason or weights is None:
-        yield NotApplicable(reason)
+        yield NotJudged(reason)
         return
     # With values of one the output of a row is the sum of its dropped weights.
     ones = replace(inputs, value=torch.ones_like(inputs.value))

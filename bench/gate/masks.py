@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ..measure.memory import storages
-from .case import SEQUENCE_SECONDS, Answers, Case, Inputs, Measured, NotApplicable, gap, permuted
+from .case import SEQUENCE_SECONDS, Case, Inputs, gap, permuted
+from .result import Answers, Measured, NotJudged
 
 FEW = 24
 """Positions where each query takes a sequence of its own."""
@@ -41,23 +42,20 @@ def future_changes_nothing(case: Case) -> Answers:
         if case.module.causality == "selection" and isinstance(found, Measured):
             # Sorting and clustering look at whole sequences to choose keys. That is declared, shown on boards, and its
             # size is measured all the same.
-            yield NotApplicable("declared `selection`: which past keys are seen depends on the future", found)
+            yield NotJudged("declared `selection`: which past keys are seen depends on the future", found)
         else:
             yield found
 
 
 def future_values_change_nothing(case: Case) -> Answers:
     """another future of the values alone leaves the outputs before it as they are"""
-    if case.module.causality == "selection":
-        yield from _leaks(case, ("value",))
-    else:
-        yield NotApplicable("declared `strict`: `future` tests more")
+    yield from _leaks(case, ("value",))
 
 
 def _leaks(case: Case, parts: tuple[str, ...]) -> Answers:
     length, inputs, other = case.length, case.inputs(), case.inputs(salt=1)
     if length == 1:
-        yield NotApplicable("a sequence of one has no future")
+        yield NotJudged("a sequence of one has no future")
     # Early, middle and last cuts: block-wise kernels fail at the edges of blocks, recurrences at the first step.
     cuts = {length // 2} if case.brief else {0, length // 3, length // 2, length - 2}
     for now in sorted(cuts & set(range(length - 1))):
@@ -73,9 +71,6 @@ def _leaks(case: Case, parts: tuple[str, ...]) -> Answers:
 
 def prefix_stands_alone(case: Case) -> Answers:
     """the output on a prefix is the prefix of the output"""
-    if case.module.causality != "strict":
-        yield NotApplicable(f"declared `{case.module.causality}`, not `strict`")
-        return
     length, inputs = case.length, case.inputs()
     half = max(1, length // 2)
     for cut in sorted({half} if case.brief else {1, min(7, length), half, max(1, length - 1)}):
@@ -85,12 +80,9 @@ def prefix_stands_alone(case: Case) -> Answers:
 
 def aligned_at_last_key(case: Case) -> Answers:
     """the last queries alone, against all keys, give the last outputs"""
-    if case.module.causality != "strict":
-        yield NotApplicable(f"declared `{case.module.causality}`, not `strict`")
-        return
     reason = case.module.supports(replace(case.shape, cross=True))
     if reason:
-        yield NotApplicable(reason)
+        yield NotJudged(reason)
         return
     length, inputs = case.length, case.inputs()
     for count in sorted({1, min(5, length)} | (set() if case.brief else {max(1, length // 2)})):
@@ -268,12 +260,6 @@ def masked_rows(case: Case) -> Answers:
 
 def bounds_are_kept(case: Case) -> Answers:
     """with `bounds` in its mask, each query gives what it gives with the keys outside its bounds padded"""
-    if not case.module.takes_bounds:
-        yield NotApplicable("it does not support masks with bounds")
-        return
-    if not case.shape.padding:
-        yield NotApplicable("the shape has no padding")
-        return
     few = case.inputs(min(FEW, case.length), batch=1)
     inputs = Inputs(*(permuted(x.expand(2, -1, -1, -1)) for x in few))
     queries, keys = inputs.query.shape[2], inputs.key.shape[2]
@@ -317,14 +303,11 @@ def bounds_are_kept(case: Case) -> Answers:
 
 def packed_sequences(case: Case) -> Answers:
     """with `lengths` in its mask, each of the sequences in a row gives what it gives alone"""
-    if case.shape.cross:
-        yield NotApplicable("queries and keys are two sequences")
-        return
     inputs, third = case.inputs(case.length, case.length), max(1, case.length // 3)
     # two of one length, which may be computed as a batch, and a third of another
     lengths = tuple(n for n in (third, third, case.length - 2 * third) if n > 0)
     if sum(lengths) != case.length:
-        yield NotApplicable("too few positions for several sequences")
+        yield NotJudged("too few positions for several sequences")
         return
     found, first = case.run(inputs, lengths=lengths), 0
     for length in lengths:
@@ -357,10 +340,6 @@ def _filled(case: Case, inputs: Inputs, valid: Tensor, filler: Inputs) -> Inputs
 
 def steps_equal_forward(case: Case) -> Answers:
     """decoding one token at a time gives the causal forward of the whole sequence"""
-    refused = refusal(case)
-    if refused or case.module.causality != "strict":
-        yield NotApplicable(refused or f"declared `{case.module.causality}`: past choices depend on the future")
-        return
     length = min(case.length, INTERPRETED_STEPS) if case.interpreted else case.length
     batch = case.batch if case.own else max(3, case.batch)
     inputs = case.inputs(length, batch=batch)
@@ -396,10 +375,6 @@ def _decoding_error(case: Case, found: Tensor, expected: Tensor) -> float:
 
 def state_as_declared(case: Case) -> Answers:
     """the decode state holds as many bytes as `state_bytes` says, within the slack of growing buffers"""
-    refused = refusal(case)
-    if refused:
-        yield NotApplicable(refused)
-        return
     length = min(case.length, INTERPRETED_STEPS) if case.interpreted else case.length
     declared = case.module.state_bytes(replace(case.shape, max_length=length))
     if declared is None:
@@ -413,12 +388,6 @@ def state_as_declared(case: Case) -> Answers:
     low, high = (actual, declared) if actual < declared else (roomy, actual)
     ratio = (high - STATE_SLACK_BYTES) / max(1, low)
     yield Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
-
-
-def refusal(case: Case) -> str:
-    if not case.shape.causal or case.shape.cross:
-        return "the shape is not causal self-attention"
-    return "" if case.module.decodes else "it declares that it does not decode"
 
 
 def decoded(case: Case, streams: list[Inputs]) -> tuple[list[Tensor], list[Any]]:

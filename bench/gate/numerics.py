@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ...variants.contract import ScoredVariant
 from . import masks
-from .case import FEW, PARTS, Answer, Answers, Case, Inputs, Measured, NotApplicable, gap, jitter, permuted
+from .case import FEW, PARTS, Case, Inputs, gap, jitter, permuted
+from .result import Answer, Answers, Measured, NotJudged
 from .variant import EAGER, build
 
 HALF_FACTOR = 2.5
@@ -249,9 +250,6 @@ def _side_effects(case: Case, before: dict[str, Any]) -> Answer:
 
 def compiled(case: Case) -> Answers:
     """torch.compile, which traces the code without making other, gives what the code gives"""
-    if not case.shape.padding or (not case.shape.causal and case.module.causality is not None):
-        yield NotApplicable("it is asked with padding, and where the variant can look back alone")
-        return
     inputs = case.inputs()
     valid = inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3))
     torch._dynamo.reset()
@@ -262,27 +260,16 @@ def compiled(case: Case) -> Answers:
             found = traced(inputs.query, inputs.key, inputs.value, case.mask(valid), states)
     except Exception as error:
         # of the compiler, since the code itself runs
-        yield NotApplicable(f"torch.compile raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        yield NotJudged(f"torch.compile raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")
         return
     finally:
         torch._dynamo.reset()
     yield Measured(gap(found, case.run(inputs, valid)), case.tolerance, f"output of what is compiled, {case.place}")
 
 
-def bfloat16(case: Case) -> Answers:
-    """bfloat16, autocast too, stays as near float32 as softmax does, times two and a half, with inputs rounded twice"""
-    yield from _half(case, "bfloat16")
-
-
-def float16(case: Case) -> Answers:
-    """float16, autocast too, stays as near float32 as softmax does, times two and a half, with inputs rounded twice"""
-    yield from _half(case, "float16")
-
-
-def _half(case: Case, name: str) -> Answers:
-    if not case.thorough and case.shape.dtype != name:
-        yield NotApplicable(f"before a measurement it is examined where {name} is measured")
-        return
+def half(name: str, case: Case) -> Answers:
+    """bfloat16 or float16, autocast too, stays as near float32 as softmax does, times two and a half, with inputs
+    rounded twice"""
     if case.kind == "many":
         return
     dtype: torch.dtype = getattr(torch, name)
@@ -322,7 +309,8 @@ def _half(case: Case, name: str) -> Answers:
                 found = single.run(exact, valid)
             detail = f"relative error of a row in autocast, {case.words}{masked}"
             yield Measured(row_error(found, expected), allowed, detail)
-    if not case.brief and masks.refusal(case) == "" and case.module.causality == "strict":
+    looks_back = case.shape.causal and not case.shape.cross and case.module.causality == "strict"
+    if looks_back and case.module.decodes and not case.brief:
         few = exact.part(0, min(FEW, case.length))
         with torch.autocast(torch.device(case.shape.device).type, dtype=dtype):
             found = masks.decoded(single, [few])[0][0]

@@ -10,7 +10,8 @@ from ...variants.contract import AttentionShape
 from ..core.errors import AttnbenchError, SelectionError
 from ..core.spec import Spec
 from ..measure.machine import choose_device
-from .suite import GateResult, examine, severity
+from .result import Result
+from .suite import examine
 from .twins import Path, paths
 from .variant import VariantFactory, VariantSource
 
@@ -69,7 +70,7 @@ class CheckReport:
     """
 
     name: str
-    results: tuple[tuple[Setting, GateResult], ...]
+    results: tuple[tuple[Setting, Result], ...]
     seconds: float
     problem: str = ""
     #: how code that was not written for the contract is called, and where it ran
@@ -80,7 +81,7 @@ class CheckReport:
         return not self.problem and not self.failures
 
     @property
-    def failures(self) -> list[GateResult]:
+    def failures(self) -> list[Result]:
         """One result for each property that fails, in the worst setting."""
         return [result for _, result in self.worst() if result.held is False]
 
@@ -98,12 +99,12 @@ class CheckReport:
         raised = tested and all(result.held is False and result.detail.startswith("raised ") for result in tested)
         return f"no property could be tested; the first attempt {tested[0].detail}" if raised else ""
 
-    def worst(self) -> list[tuple[Setting, GateResult]]:
+    def worst(self) -> list[tuple[Setting, Result]]:
         """Each property in its worst setting, in the order of the gate."""
-        found: dict[str, tuple[Setting, GateResult]] = {}
+        found: dict[str, tuple[Setting, Result]] = {}
         for setting, result in self.results:
             known = found.get(result.property)
-            if known is None or severity(result) > severity(known[1]):
+            if known is None or result.severity > known[1].severity:
                 found[result.property] = (setting, result)
         return list(found.values())
 
@@ -138,7 +139,7 @@ def check_variant(
         raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
     choose_device(device)
     start = perf_counter()
-    results: list[tuple[Setting, GateResult]] = []
+    results: list[tuple[Setting, Result]] = []
     found: list[Path] = []
     problem = ""
     interpreted = isinstance(variant, Spec) and variant.get("impl") == "triton" and device == "cpu"

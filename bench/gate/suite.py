@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
-import math
-import traceback
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,7 +12,9 @@ import torch
 from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
 from . import gradients, maps, masks, numerics, twins
-from .case import BASE_LENGTH, WIDEST_BATCH, Answer, Answers, Case, Measured, NotApplicable, RunSetting
+from .case import BASE_LENGTH, WIDEST_BATCH, Case, RunSetting
+from .property import Property
+from .result import Result
 from .variant import VariantSource, with_heads
 
 LONG_LENGTH = 384
@@ -24,128 +23,9 @@ SHORT_HEADS = 5
 SHORT_GROUPS = 2
 """Heads that share a key: with one group alone no order of the groups is wrong."""
 CHECKED_BATCH = 10
-TORCH = Path(torch.__file__).parent
-NEEDS = {
-    "causal": "the shape is not causal", "padding": "the shape has no padding", "cross": "the shape is not cross"
-}  # fmt: skip
-"""What a shape must have for a property, and the reason where it does not."""
-
-CAUSES = {
-    "deterministic": "a draw in the forward pass; draw in the constructor",
-    "causal": "a mask that is missing or shifted, or a mean or a norm over all positions",
-    "aligned at the last key": "a causal mask that begins at the first key",
-    "padding content": "a sum, a mean or a maximum over padded keys; `mask.allowed` says which are",
-    "padding length": "a mask taken from the first sequence, or a size that counts padded keys",
-    "batch independence": "a statistic over the batch",
-    "padding without numbers": "0 times NaN is NaN; set padded values to 0 before the product",
-    "masked rows": "a softmax over no key; set the output there to 0",
-    "bounds": "bounds ignored, off by one, or taken from the first sequence",
-    "packed sequences": "one mask for the whole row",
-    "grouped heads": "keys repeated in turn; heads of a group stand side by side",
-    "bfloat16": (in_half := "scores, a sum or a rotation in half precision; keep it in float32"),
-    "float16": in_half,
-    "dropout mean": "dropped weights that are not divided by 1 - rate",
-}
-"""What is mostly wrong where a property fails."""
+IN_HALF = "scores, a sum or a rotation in half precision; keep it in float32"
 
 Form = Literal["short", "own", "both"]
-Verdict = Literal["holds", "fails", "n.a."]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateResult:
-    """One property of one variant on one shape. `held` is None where it does not apply; `detail` says why, or where."""
-
-    property: str
-    held: bool | None
-    measured: float = math.nan
-    allowed: float = math.nan
-    detail: str = ""
-
-    @builtins.property
-    def verdict(self) -> Verdict:
-        return "n.a." if self.held is None else "holds" if self.held else "fails"
-
-
-@dataclass(frozen=True, slots=True)
-class Property:
-    """One promise of the contract; the docstring of `test` is its meaning.
-
-    `over`: which cases the test gets: the "first", those in the precision to be "measured", "all", which are float64
-    too, or "narrow", fewer heads and tokens at the length to be measured. `needs`: of the shape. `quick`: also tested
-    before every measurement. `own`: at which of the two it is tested at the length and batch to be measured too, by few
-    passes. `longest`: a result at that length replaces that at few positions. `whole`: with all heads there, however
-    long a pass takes. `dropout`: about a rate of it alone.
-    """
-
-    name: str
-    test: Callable[[Case], Answers]
-    over: Literal["first", "measured", "all", "narrow"] = "first"
-    needs: str = ""
-    quick: bool = True
-    own: Literal["never", "check", "always"] = "never"
-    longest: bool = False
-    whole: bool = False
-    dropout: bool = False
-
-    def examine(self, first: Case) -> GateResult:
-        """A variant that raises has failed, one that declares it cannot has not."""
-        try:
-            answer = self._answer(first)
-        except Unsupported as refusal:
-            answer = NotApplicable(str(refusal))
-        # A shortage of the machine says nothing about the variant, and must not be stored as its failure.
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            # the innermost line outside PyTorch that raised
-            frames = traceback.extract_tb(error.__traceback__)
-            own = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)][-1]
-            line = f"line {own.lineno} of {Path(own.filename).name}"
-            # an assertion of others often has no text but its line
-            message = str(error).partition("\n")[0] or own.line
-            answer = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {message} ({line})")
-        if isinstance(answer, NotApplicable):
-            return GateResult(property=self.name, held=None, measured=answer.found.value, detail=answer.reason)
-        value, allowed, detail = answer.value, answer.allowed, answer.detail
-        held = value <= allowed
-        if not held and self.name in CAUSES and not detail.startswith("raised "):
-            detail += f"; usual cause: {CAUSES[self.name]}"
-        return GateResult(property=self.name, held=held, measured=value, allowed=allowed, detail=detail)
-
-    def _answer(self, first: Case) -> Answer:
-        if self.needs and not getattr(first.shape, self.needs):
-            return NotApplicable(NEEDS[self.needs])
-        case = first if self.whole else first.affordable
-        if self.over == "first":
-            return worst(until_refused(self.test(case)))
-        cases = case.narrow.cases if self.over == "narrow" else case.cases
-        measured = [each for each in cases if self.over == "all" or each.dtype == first.dtype]
-        return worst(answer for each in measured for answer in until_refused(self.test(each)))
-
-
-def until_refused(answers: Answers) -> Answers:
-    """A kernel may refuse inputs only as it gets them; what was measured before counts."""
-    try:
-        yield from answers
-    except Unsupported as refusal:
-        yield NotApplicable(str(refusal))
-
-
-def worst(answers: Iterable[Answer]) -> Answer:
-    """The measurement that exceeds its allowance most; a refusal where nothing was measured."""
-
-    def excess(answer: Answer) -> tuple[bool, float]:
-        applies = isinstance(answer, Measured)
-        found = answer if isinstance(answer, Measured) else answer.found
-        if math.isnan(found.value):
-            # a measured value that is no number is infinitely far
-            return applies, math.inf if applies else 0.0
-        return applies, found.value / found.allowed if found.allowed else (math.inf if found.value else 0.0)
-
-    # The worst and not the mean: a promise is broken if it is broken once.
-    return max(answers, key=excess, default=NotApplicable("no setting applies"))
-
 
 # Cheap ones first: the quick gate stops at the first failure.
 PROPERTIES: tuple[Property, ...] = (
@@ -153,49 +33,61 @@ PROPERTIES: tuple[Property, ...] = (
     Property("no side effects", numerics.no_side_effects),
     Property("shape and dtype", numerics.shape_and_dtype),
     Property("finite", numerics.finite, "measured", own="check"),
-    Property("deterministic", numerics.deterministic, own="check"),
+    Property("deterministic", numerics.deterministic, own="check",
+             cause="a draw in the forward pass; draw in the constructor"),
     Property("layout", numerics.layout),
     Property("no state", numerics.no_state, "measured"),
     Property("any length", numerics.any_length),
     Property("empty batch", numerics.empty_batch),
-    Property("queries differ from keys", numerics.crosses, needs="cross"),
-    Property("causal", masks.future_changes_nothing, "all", "causal", own="always"),
-    Property("causal values", masks.future_values_change_nothing, "all", "causal", own="always"),
-    Property("prefix consistency", masks.prefix_stands_alone, "all", "causal", own="always"),
-    Property("aligned at the last key", masks.aligned_at_last_key, "all", "causal", own="always"),
-    Property("padding content", masks.padding_content, "all", "padding", own="check"),
-    Property("padding length", masks.padding_length, "all", "padding", own="always"),
-    Property("padding without numbers", masks.padding_without_numbers, "measured", "padding"),
-    Property("batch independence", masks.batch_independence, "all", own="always", whole=True),
-    Property("masked rows", masks.masked_rows, "all", "padding"),
-    Property("bounds", masks.bounds_are_kept),
-    Property("packed sequences", masks.packed_sequences, own="check"),
-    Property("grouped heads", twins.grouped_heads),
+    Property("queries differ from keys", numerics.crosses, needs=("cross",)),
+    Property("causal", masks.future_changes_nothing, "all", ("causal",), own="always",
+             cause="a mask that is missing or shifted, or a mean or a norm over all positions"),
+    Property("causal values", masks.future_values_change_nothing, "all", ("causal", "selection"), own="always"),
+    Property("prefix consistency", masks.prefix_stands_alone, "all", ("causal", "strict"), own="always"),
+    Property("aligned at the last key", masks.aligned_at_last_key, "all", ("causal", "strict"), own="always",
+             cause="a causal mask that begins at the first key"),
+    Property("padding content", masks.padding_content, "all", ("padding",), own="check",
+             cause="a sum, a mean or a maximum over padded keys; `mask.allowed` says which are"),
+    Property("padding length", masks.padding_length, "all", ("padding",), own="always",
+             cause="a mask taken from the first sequence, or a size that counts padded keys"),
+    Property("padding without numbers", masks.padding_without_numbers, "measured", ("padding",),
+             cause="0 times NaN is NaN; set padded values to 0 before the product"),
+    Property("batch independence", masks.batch_independence, "all", own="always", whole=True,
+             cause="a statistic over the batch"),
+    Property("masked rows", masks.masked_rows, "all", ("padding",),
+             cause="a softmax over no key; set the output there to 0"),
+    Property("bounds", masks.bounds_are_kept, needs=("bounds", "padding"),
+             cause="bounds ignored, off by one, or taken from the first sequence"),
+    Property("packed sequences", masks.packed_sequences, needs=("one sequence",), own="check",
+             cause="one mask for the whole row"),
+    Property("grouped heads", twins.grouped_heads, needs=("heads",),
+             cause="keys repeated in turn; heads of a group stand side by side"),
     Property("gradient reaches", gradients.gradient_reaches),
     # at few positions some parameters have nothing to decide, such as those that choose between blocks
     Property("parameters learn", gradients.parameters_learn, quick=False, own="check", longest=True),
     Property("gradient", gradients.gradient_is_derivative),
     Property("gradient at length", gradients.gradient_at_length, "narrow", own="always"),
-    Property("gradient in precision", gradients.gradient_in_precision, "narrow", own="always"),
-    Property("twin", twins.equals_twin, own="always"),
-    Property("implementations", twins.implementations_agree, own="always"),
-    Property("bfloat16", numerics.bfloat16, "measured", own="always"),
-    Property("float16", numerics.float16, "measured", own="always"),
-    Property("compiled", numerics.compiled, quick=False),
+    Property("gradient in precision", gradients.gradient_in_precision, "narrow", ("no eager path",), own="always"),
+    Property("twin", twins.equals_twin, needs=("exact",), own="always"),
+    Property("implementations", twins.implementations_agree, needs=("an eager path",), own="always"),
+    Property("bfloat16", partial(numerics.half, "bfloat16"), "measured", ("bfloat16",), own="always", cause=IN_HALF),
+    Property("float16", partial(numerics.half, "float16"), "measured", ("float16",), own="always", cause=IN_HALF),
+    Property("compiled", numerics.compiled, needs=("its hardest shape",), quick=False),
     Property("weights within mask", maps.weights_within_mask),
     Property("weights by rows", maps.weights_by_rows),
-    Property("weights make output", maps.weights_make_output, own="always"),
-    Property("simplex", maps.simplex),
-    Property("rows sum", maps.rows_sum_whatever_the_scores),
-    Property("closed cases", maps.closed_cases),
-    Property("decode", masks.steps_equal_forward, "all", own="check"),
-    Property("decode state", masks.state_as_declared, own="check"),
+    Property("weights make output", maps.weights_make_output, needs=("weights of the output",), own="always"),
+    Property("simplex", maps.simplex, needs=("simplex or not",)),
+    Property("rows sum", maps.rows_sum_whatever_the_scores, needs=("simplex", "speed")),
+    Property("closed cases", maps.closed_cases, needs=("a map", "simplex")),
+    Property("decode", masks.steps_equal_forward, "all", ("causal self-attention", "decoding", "strict"), own="check"),
+    Property("decode state", masks.state_as_declared, needs=("causal self-attention", "decoding"), own="check"),
     Property("density", maps.density_as_declared, quick=False, own="check"),
     Property("dropout in training only", maps.dropout_in_training_only, dropout=True),
     Property("dropout in backward", maps.dropout_in_backward, dropout=True),
-    Property("dropout mean", maps.dropout_keeps_mean, quick=False, dropout=True),
+    Property("dropout mean", maps.dropout_keeps_mean, quick=False, dropout=True,
+             cause="dropped weights that are not divided by 1 - rate"),
     Property("dropout sums", maps.dropout_never_renormalises, quick=False, dropout=True),
-)
+)  # fmt: skip
 
 QUICK = tuple(item for item in PROPERTIES if item.quick)
 LONGEST = {item.name for item in PROPERTIES if item.longest}
@@ -208,7 +100,7 @@ def examine(
     *,
     batch: int = CHECKED_BATCH,
     thorough: bool = True,
-) -> list[GateResult]:
+) -> list[Result]:
     """Every property of `variant` on `shape`: at few positions, and where it takes few passes at its own length too.
 
     `batch`: of the pass at the own length. `thorough`: with the implementations that run only where they are named;
@@ -218,20 +110,20 @@ def examine(
     say where it is examined. Raises SelectionError for an unknown name; where the shape is refused, no
     finding applies.
     """
-    found: dict[str, GateResult] = {}
+    found: dict[str, Result] = {}
     for length in (min(BASE_LENGTH, shape.max_length), None):
         properties = tuple(p for p in PROPERTIES if length is not None or p.own != "never")
         for result in _findings(variant, shape, length, properties, seed=seed, batch=batch, thorough=thorough):
             known = found.get(result.property)
             longest = result.property in LONGEST and result.held is not None
-            if known is None or longest or severity(result) > severity(known):
+            if known is None or longest or result.severity > known.severity:
                 found[result.property] = result
     return list(found.values())
 
 
 def quick_gate(
     variant: VariantSource, shape: AttentionShape, seed: int = 0, *, batch: int = 1, form: Form = "both"
-) -> GateResult | None:
+) -> Result | None:
     """The first property that fails on `shape`, or None: seconds, before any measurement of `batch` sequences on it.
 
     `form`: "short" for all but the length, which is 96; a variant that refuses so few positions is examined at 384, and
@@ -258,7 +150,7 @@ def run_short(variant: VariantSource, shape: AttentionShape, *, batch: int = 1, 
 
 def _quick_short(
     variant: VariantSource, shape: AttentionShape, seed: int, batch: int, properties: tuple[Property, ...]
-) -> Iterator[GateResult]:
+) -> Iterator[Result]:
     if torch.device(shape.device).type == "cuda" and not shape.dropout:
         # A GPU compiles four kernels more for dropout, of a second each, which a run without it never launches. A
         # processor compiles nothing for it, so there a variant is examined for what it may be given later too.
@@ -273,13 +165,6 @@ def _quick_short(
             return
 
 
-def severity(result: GateResult) -> tuple[int, float]:
-    """Failed above held above not applicable; then by how much of the allowance is used."""
-    if result.held is None:
-        return (0, 0.0)
-    return (2 - result.held, result.measured / result.allowed if result.allowed else result.measured)
-
-
 def _findings(
     variant: VariantSource,
     shape: AttentionShape,
@@ -289,7 +174,7 @@ def _findings(
     seed: int,
     batch: int,
     thorough: bool,
-) -> Iterator[GateResult]:
+) -> Iterator[Result]:
     """At `length` positions and few heads, or at the length to be measured where that is None."""
     # Dropout is set by the properties themselves.
     shape = replace(shape, dropout=0.0)
@@ -317,7 +202,7 @@ def _findings(
                 for item in properties:
                     yield item.examine(first)
         except Unsupported as refusal:
-            yield from (GateResult(property=p.name, held=None, detail=str(refusal)) for p in properties)
+            yield from (Result(property=p.name, verdict="n.a.", detail=str(refusal)) for p in properties)
         finally:
             torch.set_num_threads(threads)
             torch.set_default_dtype(dtype)

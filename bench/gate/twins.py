@@ -18,8 +18,9 @@ from torch import Tensor
 
 from ...variants.contract import AttentionShape, Variant
 from ..core.errors import Unsupported
-from .case import PARTS, Answers, Case, Inputs, Measured, NotApplicable, RunSetting, gap
+from .case import PARTS, Case, Inputs, RunSetting, gap
 from .numerics import SoftmaxReference
+from .result import Answers, Measured, NotJudged
 from .variant import EAGER, VariantFactory, VariantSource, build, resized, with_heads
 
 FACTOR = 4
@@ -51,11 +52,7 @@ TOLERANCE = 1e-9
 def equals_twin(case: Case) -> Answers:
     """an `exact` variant equals its eager twin in float64, also at other widths of a head, within four times the
     rounding error of softmax"""
-    module = case.module
-    if module.kind != "exact":
-        yield NotApplicable(f"kind is `{module.kind}`")
-        return
-    if EAGER not in case.factory.implementations and not module.twin:
+    if EAGER not in case.factory.implementations and not case.module.twin:
         yield Measured(1.0, 0.0, "kind is `exact`, but neither `twin` nor `impl=eager` says what it equals")
         return
     for sized in _sizes(case):
@@ -65,9 +62,6 @@ def equals_twin(case: Case) -> Answers:
 def implementations_agree(case: Case) -> Answers:
     """every `impl` that runs here, or the forced one, equals eager in float64, also at other widths of a head, within
     four times the larger error of softmax and eager"""
-    if EAGER not in case.factory.implementations:
-        yield NotApplicable("it has one implementation")
-        return
     for name in examined(case.factory, case.shape.device, case.thorough):
         # compiled and interpreted anew for each size, which takes seconds
         for sized in _sizes(case) if name not in SLOW else [case] if case.narrow is case else []:
@@ -75,14 +69,11 @@ def implementations_agree(case: Case) -> Answers:
             try:
                 yield from _comparisons(sized, sized.like(impl=name), f"impl={name}")
             except Unsupported as refusal:
-                yield NotApplicable(f"impl={name}: {refusal}")
+                yield NotJudged(f"impl={name}: {refusal}")
 
 
 def grouped_heads(case: Case) -> Answers:
     """heads that share keys and values equal heads with keys and values repeated"""
-    if case.shape.heads == 1:
-        yield NotApplicable("one head shares nothing")
-        return
     heads, shared = case.shape.heads, case.shape.kv_heads
     if shared == heads:
         # the largest number that divides the heads, so that groups are small and several
@@ -93,7 +84,7 @@ def grouped_heads(case: Case) -> Answers:
     try:
         more = Case(case.factory, many, seed=case.seed)
     except Unsupported as refusal:
-        yield NotApplicable(str(refusal))
+        yield NotJudged(str(refusal))
         return
     yield from _grouped(more, *GROUPED)
 
@@ -106,7 +97,7 @@ def _grouped(case: Case, heads: int, shared: int) -> Answers:
             build(case.factory, replace(shape, kv_heads=number), case.seed).double() for number in (shared, heads)
         )
     except Unsupported as refusal:
-        yield NotApplicable(str(refusal))
+        yield NotJudged(str(refusal))
         return
     place, inputs, mask = f"{heads} heads on {shared}, float64", case.inputs(), case.mask()
     parts = (inputs.query, inputs.key[:, :shared], inputs.value[:, :shared])
@@ -197,7 +188,7 @@ def _sizes(case: Case) -> list[Case]:
 
 def _comparisons(case: Case, module: Variant, name: str) -> Answers:
     if case.own and not case.fits_float64:
-        yield NotApplicable(TOO_LARGE)
+        yield NotJudged(TOO_LARGE)
         return
     found = case.other(module)
     masks = [False]

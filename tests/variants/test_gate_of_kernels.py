@@ -18,8 +18,8 @@ from attnbench.bench.cli.check import check
 from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import PROPERTIES, paths, quick_gate
-from attnbench.bench.gate.case import Case, Measured
-from attnbench.bench.gate.suite import worst
+from attnbench.bench.gate.case import Case
+from attnbench.bench.gate.result import Measured, worst
 from attnbench.bench.gate.twins import implementations_agree
 from attnbench.bench.gate.variant import VariantFactory
 from attnbench.variants import build

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.bench.core.errors import AttnbenchError
+from attnbench.bench.gate.result import Result
 from attnbench.bench.process.ask import asking
 from attnbench.bench.wings.audit.examine import audit
-from attnbench.bench.wings.audit.report import AuditReport, Finding
+from attnbench.bench.wings.audit.report import AuditReport
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -67,7 +68,7 @@ def stored() -> dict[str, AuditReport]:
     found = {}
     for line in REPORTS.read_text(encoding="utf-8").strip().split("\n"):
         fields = json.loads(line)
-        findings = tuple(Finding(**each | {"program": tuple(each["program"])}) for each in fields["findings"])
+        findings = tuple(Result(**each | {"program": tuple(each["program"])}) for each in fields["findings"])
         report = AuditReport(**fields | {"findings": findings, "building": tuple(fields["building"])})
         found[report.target] = report
     return found
@@ -104,7 +105,7 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
     yield "\n## What asks back\n\nWhat a mask means, or how a layer is called, was not found out by trial.\n"
     for target, report in layers:
         questions = [report.question] if report.question else []
-        questions += [each.text for each in report.findings if each.verdict == "question"]
+        questions += [each.detail for each in report.findings if each.verdict == "asks"]
         yield from (f"- `{target['name']}`: {text.partition('. ')[0]}" for text in questions)
     clean = [short(target["name"]) for target, report in layers if report and not report.question]
     yield "\n## Nothing found beyond what is by design\n"
@@ -112,7 +113,7 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
     yield f"Layers and functions ({len(clean)}): {', '.join(f'`{name}`' for name in clean)}."
     names = [target["name"].removeprefix(MODELS) for target, report in built if report]
     yield f"\nModels of transformers ({len(names)}): {', '.join(names)}."
-    for verdict, words in (("ok", "keep texts of one row apart by"), ("note", "keep no texts of one row apart by")):
+    for verdict, words in (("holds", "keep texts of one row apart by"), ("note", "keep no texts of one row apart by")):
         rows = [target["name"].removeprefix(MODELS) for target, report in built if packed(report) == verdict]
         yield f"\nModels that {words} position_ids that begin again ({len(rows)}): {', '.join(rows)}."
     missing = [target["name"].removeprefix(MODELS) for target, report in causal if report.question]
@@ -121,8 +122,8 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
 
 def packed(report: AuditReport) -> str:
     """The verdict on packed rows; of a test that could not be made, "n.a."."""
-    found = next(each for each in report.findings if each.name == "packed rows")
-    return "n.a." if found.text.startswith("not tested") else found.verdict
+    found = next(each for each in report.findings if each.property == "packed rows")
+    return "n.a." if found.detail.startswith("not tested") else found.verdict
 
 
 def table(found: list[tuple[Target, AuditReport]], verdict: str, reasons: str) -> Iterator[str]:
@@ -130,8 +131,8 @@ def table(found: list[tuple[Target, AuditReport]], verdict: str, reasons: str) -
     yield "| target | property | found | |\n|---|---|---|---|"
     for target, report in found:
         for finding in (each for each in report.findings if each.verdict == verdict):
-            said = target.get(reasons, {}).get(finding.name, "")
-            yield f"| `{short(target['name'])}` | {finding.name} | {finding.text} | {said} |"
+            said = target.get(reasons, {}).get(finding.property, "")
+            yield f"| `{short(target['name'])}` | {finding.property} | {finding.detail} | {said} |"
 
 
 def short(name: str) -> str:

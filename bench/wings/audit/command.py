@@ -41,6 +41,7 @@ def audit(
     told how to call a target or a name is wrong.
     """
     from .examine import audit as audit_of
+    from .report import in_words
 
     backend = "" if compile == "none" else compile
     meant = tuple(name.strip().replace("-", " ") for name in by_design.split(",") if name.strip())
@@ -57,7 +58,7 @@ def audit(
         if report.findings:
             say(report.verdict)
         for failure in report.failures if reproduce else ():
-            say("\n".join(("", f"# {failure}", *report.reproduction(failure.name))))
+            say("\n".join(("", f"# {in_words(failure)}", *report.reproduction(failure.property))))
     if any(report.failures for report in reports):
         raise typer.Exit(1)
     if not all(reports):
@@ -68,6 +69,6 @@ def _object(report: Any) -> dict[str, Any]:
     """The report as JSON has it: no infinity, and the program of each failure whole."""
     found = asdict(report)
     for each, finding in zip(found["findings"], report.findings, strict=True):
-        each["size"] = _json_number(finding.size)
-        each["program"] = "\n".join(report.reproduction(finding.name)) if finding.verdict == "fails" else None
+        each["measured"], each["allowed"] = _json_number(finding.measured), _json_number(finding.allowed)
+        each["program"] = "\n".join(report.reproduction(finding.property)) if finding.verdict == "fails" else None
     return found

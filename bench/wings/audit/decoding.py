@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 
 from ....variants.contract import Mask
+from ...gate.result import Answers, Measured, NotJudged
 from .convention import closing, sees_future, with_argument
-from .experiment import drawing, masks
-from .report import Finding
+from .experiment import setup
+from .report import raised
 from .search import CACHES, parameters_of, picked
 from .subject import NAMES, Inputs, Kind, Subject, called
 
@@ -95,8 +97,7 @@ class Protocol:
         """Lines that print how far the pieces differ from one pass."""
         name = NAMES[subject.convention.kind][0]
         one_pass = subject.convention.call(padded=False, causal=True)
-        yield from drawing(subject, 2, ends[-1])
-        yield from masks(f"{one_pass}{self.call}", 2, ends[-1], None, True)
+        yield from setup(subject, f"{one_pass}{self.call}", None, True, length=ends[-1])
         cache = "None" if self.place else "__import__('transformers').DynamicCache()"
         yield f"all, a, parts, cache, start = {name}, {one_pass}, [], {cache}, 0"
         whole = [each for each in ("valid", "seen", "pairs", "bias") if each in self.call]
@@ -115,20 +116,29 @@ class Protocol:
         yield "print((torch.cat(parts, 1) - a).abs().max() / a.std())"
 
 
-def decoding(subject: Subject, claims: bool) -> Iterator[Finding]:
-    """One token at a time, and two pieces, give what one pass gives."""
+def tests(subject: Subject) -> dict[str, Callable[[Subject], Answers]]:
+    """One token at a time, and two pieces, give what one pass gives; the cache is searched once for both."""
     convention = subject.convention
-    causal = claims or sees_future(subject.module, convention, convention.plain) is False
-    found = protocol(subject)[0] if causal else None
-    if found is None:
-        text = "no cache found"
-        yield Finding(name="decoding", verdict="note" if claims else "n.a.", text=text)
-        return
+    looks_back = subject.claims or sees_future(subject.module, convention, convention.plain) is False
+    found = protocol(subject)[0] if looks_back else None
     length = min(LENGTH, convention.length)
     single = (PREFILL, *range(PREFILL + 1, length + 1))
-    yield _judged("decoding", "token by token", _compared(found, subject, single), found, subject, single)
-    pieces = (5, PREFILL, length)
-    yield _judged("pieces", "prefill in pieces", _compared(found, subject, pieces), found, subject, pieces)
+    return {
+        "decoding": partial(decoded, protocol=found, way="token by token", ends=single),
+        "pieces": partial(decoded, protocol=found, way="prefill in pieces", ends=(5, PREFILL, length)),
+    }
+
+
+def decoded(subject: Subject, protocol: Protocol | None, way: str, ends: tuple[int, ...]) -> Answers:
+    """Positions piece by piece up to each of `ends`, against one pass."""
+    if protocol is None:
+        yield NotJudged("no cache found", verdict="note" if subject.claims else "n.a.")
+        return
+    size, refusal = _compared(protocol, subject, ends)
+    if refusal:
+        yield NotJudged(f"{way} {refusal}", verdict="note")
+        return
+    yield Measured(size, ALLOWED, f"{way} differs from one pass by {size:.2g}", tuple(protocol.program(subject, ends)))
 
 
 def _compared(found: Protocol, subject: Subject, ends: tuple[int, ...]) -> tuple[float, str]:
@@ -139,20 +149,8 @@ def _compared(found: Protocol, subject: Subject, ends: tuple[int, ...]) -> tuple
             whole = subject(inputs, None, True)
             size = float((found.pieces(subject, inputs, ends) - whole).abs().max() / whole.std())
     except Exception as error:
-        return torch.inf, f"raises {type(error).__name__}: {' '.join(str(error).split())[:80]}"
+        return torch.inf, raised(error)
     return size, ""
-
-
-def _judged(
-    name: str, way: str, result: tuple[float, str], found: Protocol, subject: Subject, ends: tuple[int, ...]
-) -> Finding:
-    size, refusal = result
-    if refusal:
-        return Finding(name=name, verdict="note", text=f"{way} {refusal}")
-    if size <= ALLOWED:
-        return Finding(name=name, verdict="ok", size=size)
-    text = f"{way} differs from one pass by {size:.2g}"
-    return Finding(name=name, verdict="fails", size=size, text=text, program=tuple(found.program(subject, ends)))
 
 
 def protocol(subject: Subject) -> tuple[Protocol | None, float]:

@@ -62,8 +62,7 @@ class Experiment:
         kind, shape = subject.convention.kind, subject.convention.shape
         batch, length = self.where.shape
         call = subject.convention.call(padded=self.valid is not None, causal=self.causal)
-        yield from drawing(subject, batch, length)
-        yield from masks(call, batch, length, self.valid, self.causal)
+        yield from setup(subject, call, self.valid, self.causal, batch=batch, length=length)
         yield from assigned("where", self.where)
         yield from assigned("look", self.look)
         other = {
@@ -78,9 +77,18 @@ class Experiment:
         yield "print((a - b)[look].abs().max() / a[look].std())"
 
 
-def drawing(subject: Subject, batch: int, length: int) -> Iterator[str]:
-    """The line that draws the inputs."""
+def setup(
+    subject: Subject,
+    call: object,
+    valid: Tensor | None = None,
+    causal: bool = False,
+    *,
+    batch: int = 2,
+    length: int = 0,
+) -> Iterator[str]:
+    """The lines that draw the inputs, and make the masks that a call names."""
     kind, shape = subject.convention.kind, subject.convention.shape
+    length = length or subject.convention.length
     yield "g = torch.Generator().manual_seed(0)"
     if kind == "model":
         yield f"ids = torch.randint({LOWEST}, {shape[0]}, ({batch}, {length}), generator=g)"
@@ -88,6 +96,7 @@ def drawing(subject: Subject, batch: int, length: int) -> Iterator[str]:
         yield f"x = torch.randn({batch}, {length}, {shape[0]}, generator=g)"
     else:
         yield f"q, k, v = [torch.randn({batch}, {shape[0]}, {length}, {shape[1]}, generator=g) for _ in range(3)]"
+    yield from masks(call, batch, length, valid, causal)
 
 
 def masks(call: object, batch: int, length: int, valid: Tensor | None, causal: bool) -> Iterator[str]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...gate.result import Answer, Answers, Measured, NotJudged
 from .experiment import Experiment, confirmed
-from .report import Finding
 from .subject import STILL, Subject, by_position, changed
 
 OFF_BY_ONE = "off by one"
@@ -17,63 +17,57 @@ PREFIXES = (1, 3, 7, 15, 31, 32, 63)
 """Positions that are kept while all later ones change."""
 
 
-def future(subject: Subject, claims: bool) -> Finding:
+def future(subject: Subject) -> Answers:
     """Later content moves no earlier output: of a subject that claims to be causal a failure, else said."""
     length = subject.convention.length
     experiments = [_after(cut, length) for cut in PREFIXES if cut < length]
-    sizes = [confirmed(each, subject) for each in experiments]
-    if not any(sizes):
-        trained = [replace(each, training=True) for each in experiments] if claims and _trains(subject) else []
-        found = next((each for each in trained if each.size(subject)), None)
-        if found is None:
-            return Finding(name="future", verdict="ok", size=0.0)
-        text = f"leak in training alone, moves outputs by {found.size(subject):.2g}"
-        return _failed(found, subject, found.size(subject), text)
-    worst = max(range(len(sizes)), key=sizes.__getitem__)
+    size, experiment = max(((confirmed(each, subject), each) for each in experiments), key=lambda pair: pair[0])
+    if not size:
+        yield _in_training(subject, experiments)
+        return
     near, cause = distances(influence(subject))
-    if not claims and cause == OFF_BY_ONE:
+    if subject.claims:
+        text = f"leak at {near}{f' ({cause}?)' if cause else ''}, moves outputs by {size:.2g}"
+        yield Measured(size, STILL, text, tuple(experiment.program(subject)))
+    elif cause == OFF_BY_ONE:
         text = "sees 1 position ahead and no further, as a causal mask that is off by one: "
         text += "--causal makes it a leak, --no-causal accepts it"
-        return Finding(name="future", verdict="question", size=sizes[worst], text=text)
-    if not claims:
+        yield NotJudged(text, Measured(size, STILL), "asks")
+    else:
         text = f"looks both ways, at {near} (a leak if it should be causal: --causal)"
-        return Finding(name="future", verdict="note", size=sizes[worst], text=text)
-    text = f"leak at {near}{f' ({cause}?)' if cause else ''}, moves outputs by {sizes[worst]:.2g}"
-    return _failed(experiments[worst], subject, sizes[worst], text)
+        yield NotJudged(text, Measured(size, STILL), "note")
 
 
-def future_under_mask(subject: Subject, claims: bool) -> Finding:
+def _in_training(subject: Subject, experiments: list[Experiment]) -> Answer:
+    """The same in training mode, where masks may be left out for speed."""
+    if subject.claims and hasattr(subject.module, "train"):
+        for experiment in (replace(each, training=True) for each in experiments):
+            size = experiment.size(subject)
+            if size:
+                text = f"leak in training alone, moves outputs by {size:.2g}"
+                return Measured(size, STILL, text, ("m.train()", *experiment.program(subject)))
+    return Measured(0.0, STILL)
+
+
+def future_under_mask(subject: Subject) -> Answers:
     """As `future`, with padding on the left, on the right and inside: one mask must not replace the other."""
     length = subject.convention.length
-    call = subject.convention.call(padded=True, causal=True)
-    if not claims or not call or subject.convention.mask_ignored:
-        return Finding(name="mask and future", verdict="n.a.", text="no mask and causality at once")
+    if not subject.masks_and_looks_back or subject.convention.mask_ignored:
+        yield NotJudged("no mask and causality at once")
+        return
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, :2], valid[1, -2:], valid[:, length // 2] = False, False, False
-    experiments = []
     for cut in (length // 4, length // 2, length - 3):
-        each = _after(cut, length)
-        experiments.append(replace(each, valid=valid, look=each.look & valid))
-    sizes = [confirmed(each, subject) for each in experiments]
-    worst = max(range(len(sizes)), key=sizes.__getitem__)
-    if not sizes[worst]:
-        return Finding(name="mask and future", verdict="ok", size=0.0)
-    text = f"with a mask later content moves earlier outputs by {sizes[worst]:.2g}"
-    return replace(_failed(experiments[worst], subject, sizes[worst], text), name="mask and future")
+        late = _after(cut, length)
+        experiment = replace(late, valid=valid, look=late.look & valid)
+        size = confirmed(experiment, subject)
+        text = f"with a mask later content moves earlier outputs by {size:.2g}"
+        yield Measured(size, STILL, text, tuple(experiment.program(subject)))
 
 
 def _after(cut: int, length: int) -> Experiment:
     late = (torch.arange(length) >= cut).expand(2, length)
     return Experiment(where=late, look=~late, causal=True)
-
-
-def _failed(experiment: Experiment, subject: Subject, size: float, text: str) -> Finding:
-    program = (*(("m.train()",) if experiment.training else ()), *experiment.program(subject))
-    return Finding(name="future", verdict="fails", size=size, text=text, program=program)
-
-
-def _trains(subject: Subject) -> bool:
-    return hasattr(subject.module, "train")
 
 
 def influence(subject: Subject) -> Tensor:

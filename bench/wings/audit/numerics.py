@@ -9,9 +9,10 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+from ...gate.result import Answer, Answers, Measured, NotJudged
 from .convention import with_argument
-from .experiment import drawing, masks
-from .report import Finding
+from .experiment import setup
+from .report import raised
 from .search import parameters_of
 from .subject import NAMES, STILL, Call, Subject, by_position, run
 
@@ -19,24 +20,26 @@ HALF_ALLOWED = 0.25
 """Root mean square of the error in bfloat16 over that of the output, with the same rounded weights: a rotary embedding
 whose angles are rounded to 8 bits loses a tenth at 64 positions."""
 
+AMOUNT_ALLOWED = 1e-3
+"""Of the output's standard deviation, where a sequence is computed at another length: products in another order."""
+
+SAME = 1e-4
+"""The same, where the same products are made."""
+
 DERIVATIVE_ALLOWED = 1e-2
 """Of the derivative: a module of float64 that computes a part in float32 is within a thousandth."""
 
 
-def draws(subject: Subject, claims: bool) -> Finding:
+def draws(subject: Subject) -> Answers:
     """Outputs are numbers, and two calls in evaluation the same, whatever the seed: dropout is off."""
     inputs, call, kind = subject.draw(), subject.convention.plain, subject.convention.kind
-    used = subject.convention.call(padded=False, causal=claims)
+    used = subject.convention.call(padded=False, causal=subject.claims)
     with torch.no_grad():
-        finite = bool(subject(inputs, None, claims).isfinite().all())
+        finite = bool(subject(inputs, None, subject.claims).isfinite().all())
     if not finite:
-        start = (
-            *drawing(subject, 2, subject.convention.length),
-            *masks(used, 2, subject.convention.length, None, claims),
-        )
-        program = (*start, f"print(({used}).isfinite().float().mean())")
-        return Finding(name="evaluation", verdict="fails", text="outputs are not all finite", program=program)
-    size = 0.0
+        program = (*setup(subject, used, None, subject.claims), f"print(({used}).isfinite().float().mean())")
+        yield Measured(math.nan, STILL, "outputs are not all finite", program)
+        return
     for seed in (0, 1):
         with torch.no_grad():
             first = subject(inputs)
@@ -44,39 +47,32 @@ def draws(subject: Subject, claims: bool) -> Finding:
         size = float((other - first).abs().max() / first.std())
         if size > STILL:
             break
-    else:
-        return Finding(name="evaluation", verdict="ok", size=size)
     words = "random draws in evaluation move outputs by" if seed else "two equal calls differ by"
     program = (
-        *drawing(subject, 2, subject.convention.length),
-        *masks(call, 2, subject.convention.length, None, False),
+        *setup(subject, call),
         f"torch.manual_seed(0); a = {call}",
         f"torch.manual_seed({seed}); b = {call}",
         "print((a - b).abs().max() / a.std())",
     )
-    return Finding(name="evaluation", verdict="fails", size=size, text=f"{words} {size:.2g}", program=program)
+    yield Measured(size, STILL, f"{words} {size:.2g}", program)
 
 
-def gradients(subject: Subject, claims: bool) -> Finding:
+def gradients(subject: Subject) -> Answers:
     """Gradients are numbers, those of padding and of the future zero, and the derivative; alone as together."""
     if subject.convention.kind == "model":
-        return _weights_have_gradients(subject)
-    problems = list(_gradient_problems(subject, claims))
-    if not problems:
-        return Finding(name="gradients", verdict="ok", size=0.0)
-    size, text, program = max(problems)
-    return Finding(name="gradients", verdict="fails", size=size, text=text, program=program)
+        yield _weights_have_gradients(subject)
+        return
+    problems = list(_gradient_problems(subject))
+    yield max(problems, key=lambda each: (each.value, each.detail)) if problems else Measured(0.0, STILL)
 
 
 def _program(
     subject: Subject, call: Call, valid: Tensor | None, causal: bool, loss: str, *lines: str
 ) -> tuple[str, ...]:
     """Lines that take the gradients `grads` of a loss of `a`, and print what the last of them say."""
-    length, kind = subject.convention.length, subject.convention.kind
-    names = ", ".join(NAMES[kind])
+    names = ", ".join(NAMES[subject.convention.kind])
     return (
-        *drawing(subject, 2, length),
-        *masks(call, 2, length, valid, causal),
+        *setup(subject, call, valid, causal),
         f"inputs = [each.requires_grad_() for each in ({names},)]",
         f"a = {call}",
         f"grads = torch.autograd.grad(({loss}).sum(), inputs)",
@@ -84,69 +80,67 @@ def _program(
     )
 
 
-def _weights_have_gradients(subject: Subject) -> Finding:
+def _weights_have_gradients(subject: Subject) -> Answer:
     parameters = [each for each in subject.module.parameters() if each.requires_grad]
     try:
         output = subject(subject.draw(), None, True)
         found = torch.autograd.grad(output.float().logsumexp(-1).sum(), parameters, allow_unused=True)
     except Exception as error:
-        return Finding(name="gradients", verdict="n.a.", text=f"raises {type(error).__name__}")
-    if all(bool(each.isfinite().all()) for each in found if each is not None):
-        return Finding(name="gradients", verdict="ok", size=0.0)
-    return Finding(name="gradients", verdict="fails", size=float("inf"), text="gradients of weights are not finite")
+        return NotJudged(f"raises {type(error).__name__}")
+    finite = all(bool(each.isfinite().all()) for each in found if each is not None)
+    return Measured(0.0 if finite else math.inf, STILL, "gradients of weights are not finite")
 
 
-def _gradient_problems(subject: Subject, claims: bool) -> Iterator[tuple[float, str, tuple[str, ...]]]:
+def _gradient_problems(subject: Subject) -> Iterator[Measured]:
     kind, length = subject.convention.kind, subject.convention.length
+    # names of the inputs, and what brings a tensor into the order (batch, positions, ...)
+    names, turned = ", ".join(NAMES[kind]), ".transpose(1, 2)" if kind == "qkv" else ""
+    call = subject.convention.call(padded=False, causal=True)
     leaves = [each.requires_grad_() for each in subject.draw()]
     output = by_position(subject(tuple(leaves), None, True), kind)
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5))
     together = _gradients(output, weights, leaves)
     scale = max(1e-30, *(float(each.abs().max()) for each in together))
     if not all(bool(each.isfinite().all()) for each in together):
-        call = subject.convention.call(padded=False, causal=True)
         program = _program(subject, call, None, True, "a.square()", "print([g.isfinite().all() for g in grads])")
-        yield float("inf"), "gradients of the inputs are not finite", program
+        yield Measured(math.inf, STILL, "gradients of the inputs are not finite", program)
         return
-    turned = ".transpose(1, 2)" if kind == "qkv" else ""
-    if claims:
+
+    def elsewhere(real: Tensor, valid: Tensor | None, causal: bool) -> float:
+        """The largest gradient, at positions that are not real, of the outputs that are."""
+        output = by_position(subject(tuple(leaves), valid, causal), kind)
+        found = _gradients(output, weights * real.reshape(*real.shape, *[1] * (output.ndim - 2)), leaves)
+        return max(float(by_position(each, kind)[~real].abs().max()) for each in found) / scale
+
+    if subject.claims:
         half = length // 2 - 1
-        early = (torch.arange(length) < half).expand(2, length)
-        output = by_position(subject(tuple(leaves), None, True), kind)
-        past = _gradients(output, weights * early.reshape(*early.shape, *[1] * (output.ndim - 2)), leaves)
-        size = max(float(by_position(each, kind)[~early].abs().max()) for each in past) / scale
+        size = elsewhere((torch.arange(length) < half).expand(2, length), None, True)
         if size > STILL:
-            call = subject.convention.call(padded=False, causal=True)
             shown = f"print(max(g{turned}[:, {half}:].abs().max() for g in grads))"
             program = _program(subject, call, None, True, f"a{turned}[:, :{half}].square()", shown)
-            yield size, f"outputs have gradients of later positions ({size:.2g})", program
+            yield Measured(size, STILL, f"outputs have gradients of later positions ({size:.2g})", program)
     if subject.convention.padded and not subject.convention.mask_ignored:
         valid = torch.ones(2, length, dtype=torch.bool)
         valid[0, -5:], valid[1, :3] = False, False
-        causal = claims and bool(subject.convention.call(padded=True, causal=True))
-        output = by_position(subject(tuple(leaves), valid, causal), kind)
-        real = _gradients(output, weights * valid.reshape(*valid.shape, *[1] * (output.ndim - 2)), leaves)
-        size = max(float(by_position(each, kind)[~valid].abs().max()) for each in real) / scale
+        causal = subject.masks_and_looks_back
+        size = elsewhere(valid, valid, causal)
         if size > STILL:
-            call = subject.convention.call(padded=True, causal=causal)
+            masked = subject.convention.call(padded=True, causal=causal)
             shown = f"print(max(g{turned}[~valid].abs().max() for g in grads))"
-            program = _program(subject, call, valid, causal, f"a{turned}[valid].square()", shown)
-            yield size, f"padding gets gradients of the outputs of tokens ({size:.2g})", program
+            program = _program(subject, masked, valid, causal, f"a{turned}[valid].square()", shown)
+            yield Measured(size, STILL, f"padding gets gradients of the outputs of tokens ({size:.2g})", program)
     for at, name in enumerate(NAMES[kind] if kind == "qkv" else ()):
         alone = [each.detach().requires_grad_(here == at) for here, each in enumerate(leaves)]
         output = by_position(subject(tuple(alone), None, True), kind)
         size = float((_gradients(output, weights, [alone[at]])[0] - together[at]).abs().max()) / scale
-        if size > 1e-4:
-            call = subject.convention.call(padded=False, causal=True)
+        if size > SAME:
             others = "; ".join(f"{other} = {other}.detach()" for other in NAMES[kind] if other != name)
             lines = (others, f"b = {call}", f"alone, = torch.autograd.grad(b.square().sum(), [{name}])",
                      f"print((alone - grads[{at}]).abs().max())")  # fmt: skip
             text = f"the gradient of {name} is another where {name} alone requires one ({size:.2g})"
-            yield size, text, _program(subject, call, None, True, "a.square()", *lines)
+            yield Measured(size, SAME, text, _program(subject, call, None, True, "a.square()", *lines))
     size = _derivative_error(subject)
     if size > DERIVATIVE_ALLOWED:
-        call = subject.convention.call(padded=False, causal=True)
-        names = ", ".join(NAMES[kind])
         lines = (
             "steps = [torch.randn(each.shape).double() for each in inputs]",
             f"def out({names}): torch.manual_seed(0); return ({call}).square().sum()",
@@ -155,8 +149,8 @@ def _gradient_problems(subject: Subject, claims: bool) -> Iterator[tuple[float, 
         )
         first, drawn, *rest = _program(subject, call, None, True, "a.square()", *lines)
         doubled = f"m = m.double() if hasattr(m, 'double') else m; {names}, = [x.double() for x in ({names},)]"
-        program = (first, drawn, doubled, *rest)
-        yield size, f"the gradient is not the derivative ({size:.2g} of it)", program
+        text = f"the gradient is not the derivative ({size:.2g} of it)"
+        yield Measured(size, DERIVATIVE_ALLOWED, text, (first, drawn, doubled, *rest))
 
 
 def _gradients(output: Tensor, weights: Tensor, leaves: list[Tensor]) -> list[Tensor]:
@@ -195,11 +189,13 @@ def _derivative_error(subject: Subject) -> float:
     return min(errors)
 
 
-def half(subject: Subject, claims: bool) -> Finding:
+def half(subject: Subject) -> Answers:
     """bfloat16 and float16 give what float32 gives from the same rounded weights and inputs."""
     if not isinstance(subject.module, nn.Module):
-        return Finding(name="half precision", verdict="n.a.")
-    told = []
+        yield NotJudged("a function has no weights to round")
+        return
+    refused: list[str] = []
+    sizes: list[float] = []
     for dtype in (torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
         low = deepcopy(subject.module).to(dtype)
@@ -212,26 +208,22 @@ def half(subject: Subject, claims: bool) -> Finding:
                 floats = tuple(each.float() if each.is_floating_point() else each for each in rounded)
                 exact = subject.with_module(high)(floats, None, True)
         except Exception as error:
-            told.append(f"{name} raises {type(error).__name__}: {' '.join(str(error).split())[:60]}")
+            refused.append(f"{name} {raised(error, 60)}")
             continue
         size = float((found - exact).square().mean().sqrt() / exact.square().mean().sqrt())
         if not size <= HALF_ALLOWED:
-            text = (
-                f"{name} differs from float32 by {size:.2g}" if math.isfinite(size) else f"{name} gives NaN or infinity"
-            )
-            return Finding(
-                name="half precision", verdict="fails", size=size, text=text, program=_half_program(subject, name)
-            )
-    return Finding(name="half precision", verdict="note" if told else "ok", text="; ".join(told))
+            text = f"differs from float32 by {size:.2g}" if math.isfinite(size) else "gives NaN or infinity"
+            yield Measured(size, HALF_ALLOWED, f"{name} {text}", _half_program(subject, name))
+            return
+        sizes.append(size)
+    yield NotJudged("; ".join(refused), verdict="note") if refused else Measured(max(sizes), HALF_ALLOWED)
 
 
 def _half_program(subject: Subject, name: str) -> tuple[str, ...]:
-    inputs = NAMES[subject.convention.kind]
-    listed = ", ".join(inputs)
+    listed = ", ".join(NAMES[subject.convention.kind])
     call = subject.convention.call(padded=False, causal=True)
     return (
-        *drawing(subject, 2, subject.convention.length),
-        *masks(call, 2, subject.convention.length, None, True),
+        *setup(subject, call, None, True),
         f"m = m.to(torch.{name})",
         f"{listed}, = [x.to(torch.{name}) if x.is_floating_point() else x for x in ({listed},)]",
         f"a = ({call}).float()",
@@ -242,10 +234,11 @@ def _half_program(subject: Subject, name: str) -> tuple[str, ...]:
     )
 
 
-def compiled(subject: Subject, backend: str) -> Finding:
+def compiled(subject: Subject, backend: str) -> Answers:
     """torch.compile gives what eager gives."""
     if not backend:
-        return Finding(name="compile", verdict="n.a.")
+        yield NotJudged("no backend was named")
+        return
     inputs = subject.draw()
     try:
         with torch.no_grad():
@@ -253,26 +246,26 @@ def compiled(subject: Subject, backend: str) -> Finding:
             torch._dynamo.reset()
             fast = subject.with_module(torch.compile(subject.module, backend=backend))(inputs, None, True)
     except Exception as error:
-        return Finding(name="compile", verdict="note", text=f"{backend} raises {type(error).__name__}")
+        yield NotJudged(f"{backend} raises {type(error).__name__}", verdict="note")
+        return
     finally:
         torch._dynamo.reset()
     size = float((fast - eager).abs().max() / eager.std())
-    if size <= 1e-4:
-        return Finding(name="compile", verdict="ok", size=size)
+    call = subject.convention.call(padded=False, causal=True)
     program = (
-        *drawing(subject, 2, subject.convention.length),
-        f"out = lambda m: (torch.manual_seed(0), {subject.convention.call(padded=False, causal=True)})[1]",
+        *setup(subject, call, None, True),
+        f"out = lambda m: (torch.manual_seed(0), {call})[1]",
         f"a, b = out(m), out(torch.compile(m, backend={backend!r}))",
         "print((a - b).abs().max() / a.std())",
     )
-    text = f"under {backend} outputs differ by {size:.2g}"
-    return Finding(name="compile", verdict="fails", size=size, text=text, program=program)
+    yield Measured(size, SAME, f"under {backend} outputs differ by {size:.2g}", program)
 
 
-def grouped(subject: Subject, claims: bool) -> Finding:
+def grouped(subject: Subject) -> Answers:
     """Keys and values of fewer heads give what each of them repeated for its group of queries gives."""
     if subject.convention.kind != "qkv":
-        return Finding(name="grouped heads", verdict="n.a.")
+        yield NotJudged("its heads are its own")
+        return
     query, key, value = subject.draw()
     few = key[:, :2], value[:, :2]
     call = str(subject.convention.plain)
@@ -286,14 +279,14 @@ def grouped(subject: Subject, claims: bool) -> Finding:
             in_turn = subject((query, *(each.repeat(1, 2, 1, 1) for each in few)))
         size, turns = (float((found - each).abs().max() / each.std()) for each in (expected, in_turn))
     except Exception:
-        return Finding(name="grouped heads", verdict="n.a.", text="does not take fewer key heads")
-    if size <= 1e-4:
-        return Finding(name="grouped heads", verdict="ok", size=size)
-    if turns <= 1e-4:
+        yield NotJudged("does not take fewer key heads")
+        return
+    if turns <= SAME < size:
         text = "key heads are repeated in turn (0, 1, 0, 1), not each for its group (0, 0, 1, 1)"
-        return Finding(name="grouped heads", verdict="note", size=size, text=text)
+        yield NotJudged(text, Measured(size, SAME), "note")
+        return
     program = (
-        *drawing(subject, 2, subject.convention.length),
+        *setup(subject, subject.convention.plain),
         "k, v = k[:, :2], v[:, :2]",
         f"a = {call}",
         "k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)",
@@ -301,4 +294,4 @@ def grouped(subject: Subject, claims: bool) -> Finding:
         "print((a - b).abs().max() / b.std())",
     )
     text = f"two key heads for four query heads differ from each repeated by {size:.2g}"
-    return Finding(name="grouped heads", verdict="fails", size=size, text=text, program=program)
+    yield Measured(size, SAME, text, program)

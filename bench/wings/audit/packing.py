@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from ...gate.result import Answers, Measured, NotJudged
 from .convention import with_argument
-from .experiment import Experiment, confirmed, drawing, masks
-from .report import Finding
+from .experiment import Experiment, confirmed, masks, setup
+from .numerics import AMOUNT_ALLOWED
 from .search import parameters_of
-from .subject import STILL, Subject, by_position
+from .subject import NAMES, STILL, Subject, by_position
 
 PACKED = {
     "cu_seqlens": "torch.tensor([0, {first}, {length}], dtype=torch.int32)",
@@ -31,14 +32,15 @@ WIDTH = 8
 """The window that is asked for where a call takes one."""
 
 
-def packed(subject: Subject, claims: bool) -> Finding:
+def packed(subject: Subject) -> Answers:
     """Of two texts in one row neither moves the other, and the second gives what it gives alone."""
-    name, length = "packed rows", subject.convention.length
+    length = subject.convention.length
     names = parameters_of(subject.module)
     argument = next((each for each in (*PACKED, "position_ids") if each in names), "")
-    plain = subject.convention.call(padded=False, causal=claims)
+    plain = subject.convention.call(padded=False, causal=subject.claims)
     if not argument or not isinstance(plain, str):
-        return Finding(name=name, verdict="n.a.", text="no argument for them")
+        yield NotJudged("no argument for them")
+        return
     # not in the middle, and yet whole blocks
     promised, first = argument in PACKED, length // 4
     value = PACKED.get(argument, POSITIONS).format(first=first, length=length, rest=length - first)
@@ -46,43 +48,42 @@ def packed(subject: Subject, claims: bool) -> Finding:
     both = replace(subject, convention=replace(subject.convention, plain=call, causal=""))
     late = (torch.arange(length) >= first)[None]
     experiments = [Experiment(where=~late, look=late), Experiment(where=late, look=~late)]
-    sizes = [confirmed(each, both) for each in experiments]
-    size = max(sizes)
+    size, experiment = max(((confirmed(each, both), each) for each in experiments), key=lambda pair: pair[0])
+    if size and not promised:
+        yield NotJudged("position_ids alone do not keep texts apart", Measured(size, STILL), "note")
+        return
     if size:
-        if not promised:
-            return Finding(name=name, verdict="note", size=size, text="position_ids alone do not keep texts apart")
         text = f"through {argument} one text moves another in its row by {size:.2g}"
-        program = tuple(experiments[sizes.index(size)].program(both))
-        return Finding(name=name, verdict="fails", size=size, text=text, program=program)
+        yield Measured(size, STILL, text, tuple(experiment.program(both)))
+        return
     inputs = subject.draw(1)
     kind = subject.convention.kind
     axis = 2 if kind == "qkv" else 1
     with torch.no_grad():
         packed_row = by_position(both(inputs), kind)[:, first:]
-        alone = by_position(subject(tuple(x.narrow(axis, first, length - first) for x in inputs), None, claims), kind)
+        second = tuple(x.narrow(axis, first, length - first) for x in inputs)
+        alone = by_position(subject(second, None, subject.claims), kind)
     size = float((packed_row - alone).abs().max() / alone.std())
-    if size <= 1e-3:
-        return Finding(name=name, verdict="ok", size=size)
-    names_of = {"qkv": "q, k, v", "layer": "x", "model": "ids"}[kind]
+    names_of = ", ".join(NAMES[kind])
     turned = ".transpose(1, 2)" if kind == "qkv" else ""
     program = (
-        *drawing(subject, 1, length),
-        *masks(call, 1, length, None, claims),
+        *setup(subject, call, None, subject.claims, batch=1),
         f"a = ({call}){turned}[:, {first}:]",
-        *masks(plain, 1, length - first, None, claims),
+        *masks(plain, 1, length - first, None, subject.claims),
         f"{names_of}, = [x.narrow({axis}, {first}, {length - first}) for x in ({names_of},)]",
         f"b = ({plain}){turned}",
         "print((a - b).abs().max() / b.std())",
     )
     text = f"through {argument} a text behind another differs from itself alone by {size:.2g}"
-    return Finding(name=name, verdict="fails" if promised else "note", size=size, text=text, program=program)
+    answer = Measured(size, AMOUNT_ALLOWED, text, program)
+    yield answer if promised or size <= AMOUNT_ALLOWED else NotJudged(text, answer, "note")
 
 
-def window(subject: Subject, claims: bool) -> Finding:
+def window(subject: Subject) -> Answers:
     """A change of the first token is seen no further than a window reaches, through all layers of a model."""
     length = subject.convention.length
     plain = subject.convention.call(padded=False, causal=True)
-    width, layers = _told(subject.module)
+    width, layers = _declared(subject.module)
     parameters = parameters_of(subject.module)
     argument = next((each for each in WINDOWS if each in parameters), "")
     # of a module that has a window, the argument of that name may mean something else
@@ -92,7 +93,8 @@ def window(subject: Subject, claims: bool) -> Finding:
         call = with_argument(plain, argument, f"({WIDTH}, 0)" if pair else str(WIDTH))
         subject = replace(subject, convention=replace(subject.convention, plain=call, causal=""))
     if not width or width * layers >= length:
-        return Finding(name="window", verdict="n.a.")
+        yield NotJudged("no window, or one as long as all positions")
+        return
     where = torch.zeros(1, length, dtype=torch.bool)
     where[0, 0] = True
     experiment = Experiment(where=where, look=~where, causal=True)
@@ -101,16 +103,15 @@ def window(subject: Subject, claims: bool) -> Finding:
     text = f"of {width}{f' in {layers} layers' if layers > 1 else ''} reaches {reach} back"
     # a window of blocks reaches as far as the block before it
     if reach < 2 * width * layers or reach < length - 1:
-        return Finding(name="window", verdict="note", size=reach, text=text)
+        yield NotJudged(text, Measured(reach, length - 1), "note")
+        return
     far = torch.zeros_like(where)
     far[0, 2 * width * layers :] = True
     beyond = replace(experiment, look=far)
-    program = tuple(beyond.program(subject))
-    size = beyond.size(subject)
-    return Finding(name="window", verdict="fails", size=size, text=f"{text}: it is ignored", program=program)
+    yield Measured(beyond.size(subject), STILL, f"{text}: it is ignored", tuple(beyond.program(subject)))
 
 
-def _told(module: Any) -> tuple[int, int]:
+def _declared(module: Any) -> tuple[int, int]:
     """The width that a module or its configuration names, and the layers through which it adds up; 0 where some layer
     has none."""
     config = getattr(module, "config", None)

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from .experiment import Experiment, confirmed, drawing, masks
-from .numerics import draws
-from .report import Finding
-from .subject import Subject, by_position
+from ...gate.result import Answers, Measured, NotJudged
+from .experiment import Experiment, confirmed, masks, setup
+from .numerics import AMOUNT_ALLOWED, draws
+from .report import raised
+from .subject import NAMES, STILL, Subject, by_position
 
-NOT_MASKED = "no mask found"
+NO_MASK = NotJudged("no mask found")
 
 
-def padding(subject: Subject, claims: bool) -> Finding:
+def padding(subject: Subject) -> Answers:
     """Content at padding moves no output at tokens: left, right, inside, each sequence otherwise, batch of one."""
-    if subject.convention.question:
-        return Finding(name="padding", verdict="question", text=subject.convention.question)
-    if not subject.convention.padded:
-        return Finding(name="padding", verdict="n.a.", text=NOT_MASKED)
-    causal = claims and bool(subject.convention.call(padded=True, causal=True))
+    convention = subject.convention
+    if convention.question:
+        yield NotJudged(convention.question, verdict="asks")
+        return
+    if not convention.padded:
+        yield NO_MASK
+        return
     failed: dict[str, tuple[float, Experiment]] = {}
-    for name, valid in layouts(subject.convention.length):
-        experiment = Experiment(where=~valid, look=valid, valid=valid, causal=causal)
+    for name, valid in layouts(convention.length):
+        experiment = Experiment(where=~valid, look=valid, valid=valid, causal=subject.masks_and_looks_back)
         size = confirmed(experiment, subject)
         if size:
             failed[name] = size, experiment
     if not failed:
-        return Finding(name="padding", verdict="ok", size=0.0)
+        yield Measured(0.0, STILL)
+        return
     size, experiment = max(failed.values(), key=lambda each: each[0])
-    names = "the mask is ignored" if subject.convention.mask_ignored else ", ".join(failed)
+    names = "the mask is ignored" if convention.mask_ignored else ", ".join(failed)
     text = f"{names}: padded content moves tokens by {size:.2g}"
-    return Finding(name="padding", verdict="fails", size=size, text=text, program=tuple(experiment.program(subject)))
+    yield Measured(size, STILL, text, tuple(experiment.program(subject)))
 
 
 def layouts(length: int) -> Iterator[tuple[str, Tensor]]:
@@ -49,15 +54,17 @@ def layouts(length: int) -> Iterator[tuple[str, Tensor]]:
     yield "each sequence otherwise", valid
 
 
-def amount(subject: Subject, claims: bool) -> Finding:
+def amount(subject: Subject) -> Answers:
     """A sequence with padding behind it gives what it gives alone."""
-    if not subject.convention.padded or subject.convention.mask_ignored:
-        return Finding(name="amount of padding", verdict="n.a.", text=NOT_MASKED)
-    if draws(subject, claims).verdict != "ok":
-        return Finding(name="amount of padding", verdict="n.a.", text="outputs are random")
-    causal = claims and bool(subject.convention.call(padded=True, causal=True))
-    length = subject.convention.length
-    tokens, kind = length - length // 4 - 3, subject.convention.kind
+    convention = subject.convention
+    if not convention.padded or convention.mask_ignored:
+        yield NO_MASK
+        return
+    if any(answer.value > answer.allowed for answer in draws(subject)):
+        yield NotJudged("outputs are random")
+        return
+    length, kind, causal = convention.length, convention.kind, subject.masks_and_looks_back
+    tokens = length - length // 4 - 3
     valid = (torch.arange(length) < tokens)[None]
     inputs = subject.draw(1, length)
     short = tuple(each[:, :, :tokens] if kind == "qkv" else each[:, :tokens] for each in inputs)
@@ -66,54 +73,50 @@ def amount(subject: Subject, claims: bool) -> Finding:
         try:
             alone = by_position(subject(short, None, causal), kind)
         except Exception:
-            return Finding(name="amount of padding", verdict="n.a.", text=f"does not take {tokens} positions")
+            yield NotJudged(f"does not take {tokens} positions")
+            return
     size = float((padded - alone).abs().max() / alone.std().clamp(min=1e-30))
-    if size <= 1e-3:
-        return Finding(name="amount of padding", verdict="ok", size=size)
-    call, plain = (subject.convention.call(padded=masked, causal=causal) for masked in (True, False))
+    call, plain = (convention.call(padded=masked, causal=causal) for masked in (True, False))
     turned = ".transpose(1, 2)" if kind == "qkv" else ""
-    names = "q, k, v" if kind == "qkv" else "ids" if kind == "model" else "x"
     cut = f"[:, :, :{tokens}]" if kind == "qkv" else f"[:, :{tokens}]"
     program = (
-        *drawing(subject, 1, length),
-        *masks(call, 1, length, valid, causal),
+        *setup(subject, call, valid, causal, batch=1),
         f"torch.manual_seed(0); a = ({call}){turned}[:, :{tokens}]",
-        f"{names} = {', '.join(name + cut for name in names.split(', '))}",
+        f"{', '.join(NAMES[kind])} = {', '.join(name + cut for name in NAMES[kind])}",
         *masks(plain, 1, tokens, None, causal),
         f"torch.manual_seed(0); b = ({plain}){turned}",
         "print((a - b).abs().max() / b.std())",
     )
     text = f"{length - tokens} padded positions behind {tokens} tokens move them by {size:.2g}"
-    return Finding(name="amount of padding", verdict="fails", size=size, text=text, program=program)
+    yield Measured(size, AMOUNT_ALLOWED, text, program)
 
 
-def batch(subject: Subject, claims: bool) -> Finding:
+def batch(subject: Subject) -> Answers:
     """Another sequence of the batch moves nothing."""
     other = torch.zeros(3, subject.convention.length, dtype=torch.bool)
     other[1] = True
-    experiment = Experiment(where=other, look=~other, causal=claims)
+    experiment = Experiment(where=other, look=~other, causal=subject.claims)
     size = confirmed(experiment, subject)
-    if not size:
-        return Finding(name="batch", verdict="ok", size=0.0)
     text = f"another sequence moves this one by {size:.2g}"
-    return Finding(name="batch", verdict="fails", size=size, text=text, program=tuple(experiment.program(subject)))
+    yield Measured(size, STILL, text, tuple(experiment.program(subject)))
 
 
-def empty_rows(subject: Subject, claims: bool) -> Finding:
+def empty_rows(subject: Subject) -> Answers:
     """A sequence of padding alone leaves outputs and gradients of the others numbers."""
-    if not subject.convention.padded or subject.convention.mask_ignored:
-        return Finding(name="empty rows", verdict="n.a.", text=NOT_MASKED)
-    valid = torch.ones(2, subject.convention.length, dtype=torch.bool)
+    convention = subject.convention
+    if not convention.padded or convention.mask_ignored:
+        yield NO_MASK
+        return
+    valid = torch.ones(2, convention.length, dtype=torch.bool)
     valid[1] = False
-    causal = claims and bool(subject.convention.call(padded=True, causal=True))
+    causal = subject.masks_and_looks_back
     inputs = subject.draw()
     leaves = [each.requires_grad_() for each in inputs if each.is_floating_point()]
     leaves += [each for each in getattr(subject.module, "parameters", list)() if each.requires_grad]
-    call = subject.convention.call(padded=True, causal=causal)
-    names = {"qkv": "q, k, v", "layer": "x", "model": ""}[subject.convention.kind]
+    call = convention.call(padded=True, causal=causal)
+    names = "" if convention.kind == "model" else ", ".join(NAMES[convention.kind])
     program = (
-        *drawing(subject, 2, subject.convention.length),
-        *masks(call, 2, subject.convention.length, valid, causal),
+        *setup(subject, call, valid, causal),
         f"leaves = [each.requires_grad_() for each in [{names}]]",
         "leaves += [p for p in getattr(m, 'parameters', list)() if p.requires_grad]",
         f"a = ({call})[0]; print(a.isfinite().all())",
@@ -124,13 +127,12 @@ def empty_rows(subject: Subject, claims: bool) -> Finding:
         output = subject(inputs, valid, causal)
         gradients = torch.autograd.grad(output[0].sum(), leaves, allow_unused=True) if output.requires_grad else ()
     except Exception as error:
-        text = f"raises {type(error).__name__}: {' '.join(str(error).split())[:80]}"
-        return Finding(name="empty rows", verdict="fails", text=text, program=program)
+        yield Measured(math.nan, 0.0, raised(error), program)
+        return
     if not bool(output[0].isfinite().all()):
-        text = "a sequence without a token makes others NaN"
+        yield Measured(math.inf, 0.0, "a sequence without a token makes others NaN", program)
     elif any(not bool(each.isfinite().all()) for each in gradients if each is not None):
         text = "gradients are NaN where one sequence has no token (and perhaps wherever a position sees none)"
+        yield Measured(math.inf, 0.0, text, program)
     else:
-        text = "" if bool(output[1].isfinite().all()) else "ok (its own outputs are NaN)"
-        return Finding(name="empty rows", verdict="ok", size=0.0, text=text)
-    return Finding(name="empty rows", verdict="fails", size=float("inf"), text=text, program=program)
+        yield Measured(0.0, 0.0)

@@ -53,11 +53,12 @@ def audit() -> Callable[..., Any]:
     """Audits a live module or function, as `attnbench.audit`, and fails the test with all that the audit found."""
 
     def run(target: Any, **options: Any) -> Any:
+        from .report import in_words
         from .suite import audit_module
 
         report = audit_module(target, type(target).__name__, **options)
         if not report:
-            pytest.fail(report.question or "\n".join(map(str, report.failures)), pytrace=False)
+            pytest.fail(report.question or "\n".join(map(in_words, report.failures)), pytrace=False)
         return report
 
     return run

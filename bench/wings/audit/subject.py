@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache as cache_of_calls
 from types import CodeType
 from typing import Any, Literal
@@ -69,10 +69,11 @@ class Convention:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A module or function with its convention, called in one way whatever it is."""
+    """A module or function with its convention, called in one way whatever it is. claims: it claims to be causal."""
 
     module: Any
     convention: Convention
+    claims: bool = False
 
     def __call__(self, inputs: Inputs, valid: Tensor | None = None, causal: bool = False) -> Tensor:
         """Output (batch, heads, positions, head_dim) of q, k, v; (batch, positions, width or vocabulary) of others.
@@ -89,7 +90,12 @@ class Subject:
         return draw(self.convention.kind, self.convention.shape, batch, length or self.convention.length, seed)
 
     def with_module(self, module: Any) -> Subject:
-        return Subject(module, self.convention)
+        return replace(self, module=module)
+
+    @property
+    def masks_and_looks_back(self) -> bool:
+        """It claims to be causal, and some call has a mask of padding and causality at once."""
+        return self.claims and bool(self.convention.call(padded=True, causal=True))
 
 
 def run(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,14 +14,15 @@ from torch import nn
 
 from ...core.errors import SelectionError
 from ...core.registry import nearest
+from ...gate.result import Answers, NotJudged, Result, worst
 from . import decoding, future, numerics, packing, padding
 from .convention import recognise, says_causal
-from .report import AuditReport, Finding
+from .report import AuditReport, raised
 from .search import Unclear
 from .subject import Call, Subject, redraw_zeros
 from .target import CHANGES, as_tested
 
-TESTS: dict[str, Callable[[Subject, bool], Finding]] = {
+TESTS: dict[str, Callable[[Subject], Answers]] = {
     "future": future.future,
     "padding": padding.padding,
     "amount of padding": padding.amount,
@@ -72,12 +74,13 @@ def audit_module(
         except Unclear as question:
             return AuditReport(target=name, question=str(question), seconds=time.perf_counter() - start)
         claims = bool(subject.convention.causal) or says_causal(own) if causal is None else causal
-        findings = [_tested(name, subject, claims) for name in TESTS]
-        findings += decoding.decoding(subject, claims)
-        findings.append(numerics.compiled(subject, compile))
+        subject = replace(subject, claims=claims)
+        tests = TESTS | decoding.tests(subject) | {"compile": partial(numerics.compiled, backend=compile)}
+        findings = [examined(each, test, subject) for each, test in tests.items()]
     meant = {*by_design, *(["future"] if causal is False else ())}
-    chosen = [each.verdict in ("fails", "question") and each.name in meant for each in findings]
-    findings = [replace(each, verdict="by design") if own else each for each, own in zip(findings, chosen, strict=True)]
+    for at, found in enumerate(findings):
+        if found.property in meant and found.verdict in ("fails", "asks"):
+            findings[at] = replace(found, verdict="by design")
     return AuditReport(
         target=name,
         convention=" · ".join((str(subject.convention), *(CHANGES[line] for line in changes))),
@@ -87,10 +90,10 @@ def audit_module(
     )
 
 
-def _tested(name: str, subject: Subject, claims: bool) -> Finding:
-    """A subject that refuses the call of one test has failed no other."""
+def examined(name: str, test: Callable[[Subject], Answers], subject: Subject) -> Result:
+    """A subject that refuses the call of one test has failed no other; what holds needs no words."""
     try:
-        return TESTS[name](subject, claims)
+        found = Result.of(name, worst(test(subject)))
     except Exception as error:
-        reason = " ".join(str(error).split())[:80]
-        return Finding(name=name, verdict="note", text=f"not tested, raises {type(error).__name__}: {reason}")
+        return Result.of(name, NotJudged(f"not tested, {raised(error)}", verdict="note"))
+    return replace(found, detail="") if found.held else found

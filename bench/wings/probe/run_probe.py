@@ -13,7 +13,7 @@ from ...core.record import Record
 from ...core.registry import VARIANTS, nearest
 from ...core.spec import Spec
 from ...gate.report import CheckReport
-from ...gate.suite import GateResult
+from ...gate.result import Result
 from ...measure.machine import choose_device
 from ...plan.facts import recipe_facts, resolve
 from ...process.ask import ask
@@ -119,7 +119,7 @@ def examined_by(report: CheckReport) -> Examined:
     )
 
 
-def _failure(result: GateResult) -> str:
+def _failure(result: Result) -> str:
     """A red property: what was measured, what is allowed, where, and the usual cause."""
     numbers = f"error {result.measured:.2g}, allowed {result.allowed:.2g}" if result.allowed == result.allowed else ""
     return f"{result.property}: {'; '.join(filter(None, [numbers, result.detail]))}".removesuffix(": ")

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from attnbench.bench.cli import check
+from attnbench.bench.gate import Property, Result
 from attnbench.bench.gate.report import SETTINGS, CheckReport
-from attnbench.bench.gate.suite import GateResult, Property
 from attnbench.bench.wings.probe.page import gate_line
 from attnbench.bench.wings.probe.run_probe import examined_by
 
@@ -30,7 +30,7 @@ def test_a_variant_that_raises_everywhere_is_one_line_that_names_the_line_of_cod
     assert found[0].detail.startswith("raised RuntimeError: mat1 and mat2 shapes cannot be multiplied")
     assert found[0].detail.endswith(f"(line {line} of test_check.py)")
     # what does not apply was not tested
-    found.append(GateResult(property="simplex", held=None, measured=math.nan, detail="not declared"))
+    found.append(Result(property="simplex", verdict="n.a.", measured=math.nan, detail="not declared"))
     check._print(CheckReport(name="mine", results=tuple((SETTINGS[0], each) for each in found), seconds=1.0), False)
     shown = capsys.readouterr().out
     assert shown == f"mine: no property could be tested; the first attempt {found[0].detail}\n"
@@ -44,9 +44,9 @@ def test_a_probe_says_an_error_that_is_everywhere_once() -> None:
 
 
 def test_a_table_has_what_was_tested_and_each_reason_not_to_test_once(capsys: pytest.CaptureFixture[str]) -> None:
-    skipped = [GateResult(property=name, held=None, measured=math.nan, detail="no mask") for name in ("a", "b", "c")]
-    held = GateResult(property="finite", held=True, measured=0.0, allowed=0.0, detail="95 long")
-    failed = GateResult(property="causal", held=False, measured=1.0, allowed=0.5, detail="moves the past")
+    skipped = [Result(property=name, verdict="n.a.", measured=math.nan, detail="no mask") for name in ("a", "b", "c")]
+    held = Result(property="finite", verdict="holds", measured=0.0, allowed=0.0, detail="95 long")
+    failed = Result(property="causal", verdict="fails", measured=1.0, allowed=0.5, detail="moves the past")
     results = tuple((SETTINGS[0], each) for each in (skipped[0], held, *skipped[1:], failed))
     check._print(CheckReport(name="mine", results=results, seconds=1.0), False)
     lines = capsys.readouterr().out.split("\n")
@@ -58,9 +58,9 @@ def test_a_table_has_what_was_tested_and_each_reason_not_to_test_once(capsys: py
 
 def test_a_property_that_is_left_out_for_several_reasons_names_all(capsys: pytest.CaptureFixture[str]) -> None:
     results = tuple(
-        (setting, GateResult(property="gradients", held=None, measured=math.nan, detail=reason))
+        (setting, Result(property="gradients", verdict="n.a.", measured=math.nan, detail=reason))
         for setting, reason in zip(SETTINGS, ("no mask", "no mask", "no heads"), strict=False)
     )
-    held = GateResult(property="finite", held=True, measured=0.0, allowed=0.0, detail="")
+    held = Result(property="finite", verdict="holds", measured=0.0, allowed=0.0, detail="")
     check._print(CheckReport(name="mine", results=(*results, (SETTINGS[0], held)), seconds=1.0), False)
     assert "not applicable, no mask; no heads: gradients" in capsys.readouterr().out.split("\n")

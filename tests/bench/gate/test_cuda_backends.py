@@ -20,7 +20,7 @@ from attnbench.bench.core.errors import Unsupported
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.gate import GateResult, examine, quick_gate, suite, twins
+from attnbench.bench.gate import Result, examine, quick_gate, suite, twins
 from attnbench.bench.gate import build as gate_build
 from attnbench.bench.gate.build import Incorrect, build_checked_cached, require_correct
 from attnbench.bench.gate.case import Case, gap
@@ -51,7 +51,7 @@ def heads(dtype: torch.dtype = torch.bfloat16, width: int = 32, length: int = 8)
     return torch.randn(1, 4, length, width, dtype=dtype)
 
 
-def reds(findings: list[GateResult]) -> list[str]:
+def reds(findings: list[Result]) -> list[str]:
     return [f"{each.property}: {each.detail}" for each in findings if each.held is False]
 
 
@@ -187,7 +187,7 @@ def test_a_reference_that_no_backend_makes_right_says_what_was_found_and_allowed
 
 
 def test_a_wrong_variant_is_not_excused_by_right_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = GateResult(property="twin", held=False, measured=0.3, allowed=0.02, detail="output of its twin")
+    wrong = Result(property="twin", verdict="fails", measured=0.3, allowed=0.02, detail="output of its twin")
     monkeypatch.setattr(gate_build, "quick_gate", lambda spec, *_, **__: wrong if str(spec) == "linear" else None)
     with pytest.raises(Incorrect, match=r"^twin: .*: 0.3, allowed 0.02; of PyTorch's .* each is right here$"):
         require_correct(Spec("linear"), SHAPE, 1, "short")

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from attnbench.bench.gate import PROPERTIES
 from attnbench.bench.gate import case as module
 from attnbench.bench.gate.case import Case, RunSetting
 from attnbench.bench.gate.suite import quick_gate
-from attnbench.bench.gate.twins import grouped_heads
 from attnbench.variants import AttentionShape
 from attnbench.variants.contract import ScoredVariant
 
@@ -40,11 +40,11 @@ def test_wrong_pairs_of_heads_are_found(variant, where):
     assert found is not None and found.property == "grouped heads" and where in found.detail
 
 
-@pytest.mark.parametrize("name", ["softmax", "entmax15", "local", "linear"])
-def test_shared_heads_hold_and_one_head_shares_nothing(name):
-    assert all(answer.value <= answer.allowed for answer in grouped_heads(Case(name, SHAPE)))
-    (answer,) = grouped_heads(Case(name, replace(SHAPE, heads=1, kv_heads=1)))
-    assert answer.reason == "one head shares nothing"
+def test_shared_heads_hold_and_one_head_shares_nothing():
+    (grouped,) = [each for each in PROPERTIES if each.name == "grouped heads"]
+    assert [grouped.examine(Case(name, SHAPE)).verdict for name in ("softmax", "local", "linear")] == ["holds"] * 3
+    alone = grouped.examine(Case("softmax", replace(SHAPE, heads=1, kv_heads=1)))
+    assert (alone.verdict, alone.detail) == ("n.a.", "one head shares nothing")
 
 
 @pytest.mark.parametrize("name", ["softmax", "rela"])

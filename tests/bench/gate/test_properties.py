@@ -20,7 +20,7 @@ from attnbench.bench.cli.check import check
 from attnbench.bench.core.entry_points import EntryPointGroup, read_group
 from attnbench.bench.core.errors import AttnbenchError, SelectionError
 from attnbench.bench.core.registry import VARIANTS
-from attnbench.bench.gate import PROPERTIES, GateResult, examine, quick_gate
+from attnbench.bench.gate import PROPERTIES, Result, examine, quick_gate
 from attnbench.bench.gate.case import gap
 from attnbench.bench.gate.numerics import row_error
 from attnbench.bench.gate.report import SETTINGS as SETTINGS_OF_CHECK
@@ -33,7 +33,7 @@ NAMES = ("softmax", "leaky", "windowed", "broken", "absent")
 SETTINGS = [SHAPE, replace(SHAPE, causal=True), replace(SHAPE, cross=True)]
 
 
-def reds(findings: list[GateResult]) -> list[GateResult]:
+def reds(findings: list[Result]) -> list[Result]:
     return [finding for finding in findings if finding.held is False]
 
 

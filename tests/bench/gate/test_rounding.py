@@ -52,7 +52,7 @@ def test_scores_that_a_temperature_makes_larger_may_be_rounded_once_more(name: s
     """ln 512 times the score is as many times as sensitive; the scaled query is rounded before the fused softmax."""
     shape = AttentionShape(heads=2, head_dim=64, max_length=512)
     case = Case(name, shape, RunSetting(512, 1, "own"), seed, thorough=True, measured=10)
-    answers = list(getattr(numerics, dtype)(case))
+    answers = list(numerics.half(dtype, case))
     assert len(answers) == 2 and all(answer.value <= answer.allowed for answer in answers)
 
 

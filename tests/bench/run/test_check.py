@@ -9,8 +9,8 @@ import pytest
 
 from attnbench.bench.core.errors import PluginError
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.gate import Result
 from attnbench.bench.gate.report import SETTINGS, CheckReport
-from attnbench.bench.gate.suite import GateResult
 from attnbench.bench.gate.twins import Path
 from attnbench.bench.process import side_by_side as side
 from attnbench.bench.run import check as module
@@ -18,7 +18,7 @@ from attnbench.bench.run.check import CheckVariant, check_together, joined, proc
 
 
 def answered(question: CheckVariant) -> CheckReport:
-    results = [(setting, GateResult(property="finite", held=True)) for setting in SETTINGS]
+    results = [(setting, Result(property="finite", verdict="holds")) for setting in SETTINGS]
     paths = (Path(name="eager"), Path(name="triton", refusal="" if question.part else "no GPU"))
     return CheckReport(
         name=str(question.variant),

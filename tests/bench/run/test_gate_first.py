@@ -80,7 +80,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
     def gate(spec: Spec, shape: AttentionShape, *, batch: int, form: str) -> object:
         found.append(f"{spec} {form} {shape.max_length}")
-        return suite.GateResult(property="causal", held=False) if spec.name == "linear" else None
+        return suite.Result(property="causal", verdict="fails") if spec.name == "linear" else None
 
     monkeypatch.setenv("ATTNBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "quick_gate", gate)
@@ -149,10 +149,10 @@ def test_a_dry_pass_asks_all_that_the_quick_gate_asks(monkeypatch: pytest.Monkey
 
     def findings(
         variant: str, shape: AttentionShape, length: int, properties: tuple[suite.Property, ...], **more: object
-    ) -> Iterator[suite.GateResult]:
+    ) -> Iterator[suite.Result]:
         run.extend(each.name for each in properties)
         # a pass that computes nothing finds faults everywhere, and goes on
-        yield suite.GateResult(property="one", held=False)
+        yield suite.Result(property="one", verdict="fails")
 
     monkeypatch.setattr(suite, "_findings", findings)
     run_short("linear", AttentionShape(heads=2, head_dim=8, max_length=64))

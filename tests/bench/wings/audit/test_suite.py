@@ -235,10 +235,10 @@ FAULTS = [
 @pytest.mark.parametrize(("kind", "name", "text"), FAULTS, ids=lambda each: getattr(each, "__name__", None))
 def test_a_planted_fault_is_found_and_its_program_shows_it(kind, name, text):
     report = report_of(kind)
-    found = {each.name: each for each in report.failures}
+    found = {each.property: each for each in report.failures}
     assert name in found, str(report)
-    assert re.search(text, found[name].text), found[name].text
-    assert printed(report, name, kind) == pytest.approx(found[name].size, rel=1e-3, nan_ok=True)
+    assert re.search(text, found[name].detail), found[name].detail
+    assert printed(report, name, kind) == pytest.approx(found[name].measured, rel=1e-3, nan_ok=True)
 
 
 def printed(report, name, kind):
@@ -251,36 +251,36 @@ def printed(report, name, kind):
     if name in ("gradients", "empty rows"):
         # these print the two sides, or that numbers are finite
         assert "False" in said or "tensor" in said
-        return next(each.size for each in report.failures if each.name == name)
+        return next(each.measured for each in report.failures if each.property == name)
     return float(said.removeprefix("tensor(").removesuffix(")").split(",")[0])
 
 
 def test_a_right_layer_with_rotary_positions_passes_everywhere():
     report = audit_module(Layer(), "Layer")
-    verdicts = {each.name: each.verdict for each in report.findings}
+    verdicts = {each.property: each.verdict for each in report.findings}
     assert report, str(report)
     passed = {"future", "padding", "amount of padding", "mask and future", "batch", "empty rows", "gradients",
               "evaluation", "half precision", "decoding", "pieces", "compile"}  # fmt: skip
-    assert passed <= {name for name, verdict in verdicts.items() if verdict == "ok"}, str(report)
+    assert passed <= {name for name, verdict in verdicts.items() if verdict == "holds"}, str(report)
 
 
 @pytest.mark.parametrize(
     ("target", "name", "verdict", "text"),
     [
-        (Documents(), "packed rows", "ok", ""),
-        (Lengths(), "packed rows", "ok", ""),
+        (Documents(), "packed rows", "holds", ""),
+        (Lengths(), "packed rows", "holds", ""),
         (PositionsAlone(), "packed rows", "note", "position_ids alone do not keep texts apart"),
         (Layer(), "packed rows", "n.a.", "no argument for them"),
         (Windowed(), "window", "note", "of 8 reaches 7 back"),
         (WindowThatGrows(), "window", "note", "of 8 reaches 7 back"),
         (windowed_function, "window", "note", "of 8 reaches 8 back"),
         (ignoring_function, "window", "fails", "of 8 reaches 63 back: it is ignored"),
-        (Layer(), "window", "n.a.", ""),
+        (Layer(), "window", "n.a.", "no window, or one as long as all positions"),
     ],
 )
 def test_packed_rows_and_windows_are_judged_where_there_is_an_argument(target, name, verdict, text):
-    found = {each.name: each for each in audit_module(target, compile="").findings}[name]
-    assert (found.verdict, found.text) == (verdict, text)
+    found = {each.property: each for each in audit_module(target, compile="").findings}[name]
+    assert (found.verdict, found.detail) == (verdict, text)
 
 
 def test_packed_rows_of_a_model_are_judged_by_its_positions():
@@ -288,16 +288,16 @@ def test_packed_rows_of_a_model_are_judged_by_its_positions():
 
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_positions=64, n_embd=16, n_layer=2, n_head=2))
-    found = {each.name: each for each in audit_module(model, compile="").findings}["packed rows"]
-    assert (found.verdict, found.text) == ("ok", "")
+    found = {each.property: each for each in audit_module(model, compile="").findings}["packed rows"]
+    assert (found.verdict, found.detail) == ("holds", "")
 
 
 def test_a_finding_by_design_is_named_and_fails_nothing():
-    failing = [each.name for each in report_of(OneAhead).failures]
+    failing = [each.property for each in report_of(OneAhead).failures]
     report = report_of(OneAhead, by_design=failing)
     assert report and not report.failures
     assert "future: by design, leak at distance 1 (off by one?)" in str(report)
-    assert [each.name for each in report_of(OneAhead, by_design=["future"]).failures] == failing[1:]
+    assert [each.property for each in report_of(OneAhead, by_design=["future"]).failures] == failing[1:]
     with pytest.raises(SelectionError, match=r"expected by design some of future, padding, .*; got 'past'"):
         report_of(OneAhead, by_design=["past"])
 
@@ -306,8 +306,8 @@ def test_what_sees_one_position_ahead_and_claims_nothing_is_asked_about():
     layer = OneAhead()
     layer.causal = None  # it says nothing
     asked = audit_module(layer, compile="")
-    (found,) = [each for each in asked.findings if each.name == "future"]
-    assert found.verdict == "question" and "--no-causal accepts it" in found.text and not asked
+    (found,) = [each for each in asked.findings if each.property == "future"]
+    assert found.verdict == "asks" and "--no-causal accepts it" in found.detail and not asked
     accepted = audit_module(layer, causal=False, compile="")
     assert "future: by design, sees 1 position ahead" in str(accepted)
 
@@ -328,9 +328,9 @@ def test_the_module_of_the_caller_is_left_as_it_is():
 
 def test_an_unclear_mask_is_asked_and_all_else_is_tested():
     report = report_of(Fourier)
-    asked = [each for each in report.findings if each.verdict == "question"]
-    assert [each.name for each in asked] == ["padding"] and "what does mask mean" in asked[0].text
-    assert "future" in [each.name for each in report.failures]
+    asked = [each for each in report.findings if each.verdict == "asks"]
+    assert [each.property for each in asked] == ["padding"] and "what does mask mean" in asked[0].detail
+    assert "future" in [each.property for each in report.failures]
 
 
 def test_a_question_is_no_verdict():

@@ -13,10 +13,10 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.interval import Interval
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.gate import Property
 from attnbench.bench.gate import report as gate_report
-from attnbench.bench.gate.case import Measured
 from attnbench.bench.gate.report import CheckReport, Setting
-from attnbench.bench.gate.suite import Property
+from attnbench.bench.gate.result import Measured
 from attnbench.bench.run.events import LoggingListener
 from attnbench.bench.wings.probe import probe as module
 from attnbench.bench.wings.probe.order import SeesOrder

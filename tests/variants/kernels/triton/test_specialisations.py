@@ -85,7 +85,7 @@ examine = suite.Property.examine
 with pytest.MonkeyPatch.context() as patch:
     fake_cuda.install(patch)
     # results mean nothing here, and the gate must not stop at the first that fails
-    patch.setattr(suite.Property, "examine", lambda *given: dataclasses.replace(examine(*given), held=True))
+    patch.setattr(suite.Property, "examine", lambda *given: dataclasses.replace(examine(*given), verdict="holds"))
     with Pretended(), launch.recording(90) as noted:
         assert suite.quick_gate(sys.argv[1], shape, batch=32) is None
 found = collections.Counter()

@@ -1,0 +1,119 @@
+"""Property: one promise that a variant keeps, breaks, or does not make; its test, and on which cases that is run."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from ...variants.contract import ScoredVariant
+from ..core.errors import Unsupported
+from .case import Case
+from .result import Answer, Answers, Measured, NotJudged, Result, worst
+from .variant import EAGER
+
+TORCH = Path(torch.__file__).parent
+
+NEEDS: dict[str, tuple[Callable[[Case], object], str]] = {
+    "causal": (lambda case: case.shape.causal, "the shape is not causal"),
+    "padding": (lambda case: case.shape.padding, "the shape has no padding"),
+    "cross": (lambda case: case.shape.cross, "the shape is not cross"),
+    "one sequence": (lambda case: not case.shape.cross, "queries and keys are two sequences"),
+    "causal self-attention": (
+        lambda case: case.shape.causal and not case.shape.cross, "the shape is not causal self-attention"
+    ),
+    "heads": (lambda case: case.shape.heads > 1, "one head shares nothing"),
+    "speed": (lambda case: not case.interpreted, "too many keys for an interpreter"),
+    "its hardest shape": (
+        lambda case: case.shape.padding and (case.shape.causal or case.module.causality is None),
+        "it is asked with padding, and where the variant can look back alone",
+    ),
+    "strict": (lambda case: case.module.causality == "strict", "declared `{causality}`, not `strict`"),
+    "selection": (lambda case: case.module.causality == "selection", "declared `{causality}`: `causal` tests more"),
+    "bounds": (lambda case: case.module.takes_bounds, "it does not support masks with bounds"),
+    "decoding": (lambda case: case.module.decodes, "it declares that it does not decode"),
+    "exact": (lambda case: case.module.kind == "exact", "kind is `{kind}`"),
+    "an eager path": (lambda case: EAGER in case.factory.implementations, "it has one implementation"),
+    "no eager path": (
+        lambda case: EAGER not in case.factory.implementations,
+        "`implementations` compares the gradients of every path with float64",
+    ),
+    "simplex or not": (lambda case: case.module.simplex is not None, "`simplex` is not declared"),
+    "simplex": (lambda case: case.module.simplex, "`simplex` is not declared"),
+    "a map": (lambda case: isinstance(case.module, ScoredVariant), "not a ScoredVariant"),
+    "weights of the output": (
+        lambda case: isinstance(case.module, ScoredVariant) or case.module.simplex,
+        "neither a ScoredVariant nor declared `simplex`",
+    ),
+    # half precision takes long: before a measurement it is examined where it is measured
+    "bfloat16": (lambda case: case.thorough or case.shape.dtype == "bfloat16", "bfloat16 is not measured"),
+    "float16": (lambda case: case.thorough or case.shape.dtype == "float16", "float16 is not measured"),
+}  # fmt: skip
+"""By name, what a shape or a variant must have for a property to apply, and the reason where it has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One promise of the contract; the docstring of `test` is its meaning, `cause` what is mostly wrong where it fails.
+
+    `needs`: names of NEEDS. `over`: which cases the test gets: the "first", those in the precision to be "measured",
+    "all", which are float64 too, or "narrow", fewer heads and tokens at the length to be measured. `quick`: also tested
+    before every measurement. `own`: at which of the two it is tested at the length and batch to be measured too, by few
+    passes. `longest`: a result at that length replaces that at few positions. `whole`: with all heads there, however
+    long a pass takes. `dropout`: about a rate of it alone.
+    """
+
+    name: str
+    test: Callable[[Case], Answers]
+    over: Literal["first", "measured", "all", "narrow"] = "first"
+    needs: tuple[str, ...] = ()
+    cause: str = ""
+    quick: bool = True
+    own: Literal["never", "check", "always"] = "never"
+    longest: bool = False
+    whole: bool = False
+    dropout: bool = False
+
+    def examine(self, first: Case) -> Result:
+        """A variant that raises has failed, one that declares it cannot has not."""
+        for need in self.needs:
+            applies, reason = NEEDS[need]
+            if not applies(first):
+                module = first.module
+                return Result.of(self.name, NotJudged(reason.format(causality=module.causality, kind=module.kind)))
+        answers: list[Answer] = []
+        try:
+            for case in self._cases(first):
+                try:
+                    for answer in self.test(case):
+                        answers.append(answer)
+                except Unsupported as refusal:
+                    # a kernel may refuse inputs only as it gets them; what was measured before counts
+                    answers.append(NotJudged(str(refusal)))
+            found = worst(answers)
+        except Unsupported as refusal:
+            found = NotJudged(str(refusal))
+        # A shortage of the machine says nothing about the variant, and must not be stored as its failure.
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            # the innermost line outside PyTorch that raised
+            frames = traceback.extract_tb(error.__traceback__)
+            outside = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)][-1]
+            line = f"line {outside.lineno} of {Path(outside.filename).name}"
+            # an assertion of others often has no text but its line
+            message = str(error).partition("\n")[0] or outside.line
+            found = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {message} ({line})")
+        return Result.of(self.name, found, self.cause)
+
+    def _cases(self, first: Case) -> Iterable[Case]:
+        case = first if self.whole else first.affordable
+        if self.over == "first":
+            return [case]
+        cases = case.narrow.cases if self.over == "narrow" else case.cases
+        return [each for each in cases if self.over == "all" or each.dtype == first.dtype]

@@ -1,0 +1,92 @@
+"""Result: what a property says of a subject; and the answers of its test, of which the worst decides."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["holds", "fails", "n.a.", "note", "asks", "by design"]
+"""The last three are of an audit of modules that promise nothing by themselves: something worth knowing, a question to
+the author, and a failure that the author means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measurement: the property holds where `value` is at most `allowed`.
+
+    program: lines of plain torch that show it, where the subject can be built without attnbench.
+    """
+
+    value: float
+    allowed: float
+    detail: str = ""
+    program: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotJudged:
+    """The reason why a test neither holds nor fails; `found`: what was measured all the same."""
+
+    reason: str
+    found: Measured = Measured(math.nan, math.nan)
+    verdict: Literal["n.a.", "note", "asks"] = "n.a."
+
+
+Answer = Measured | NotJudged
+Answers = Iterator[Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One property of one subject. `detail` says where it fails, or why there is no verdict."""
+
+    property: str
+    verdict: Verdict
+    measured: float = math.nan
+    allowed: float = math.nan
+    detail: str = ""
+    program: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, answer: Answer, cause: str = "") -> Result:
+        """`cause`: what is mostly wrong where this property fails."""
+        if isinstance(answer, NotJudged):
+            found = answer.found
+            return cls(property=name, verdict=answer.verdict, measured=found.value, detail=answer.reason)
+        value, allowed, detail, program = answer.value, answer.allowed, answer.detail, answer.program
+        # `<=` and not `>`, so that a value that is no number fails
+        if value <= allowed:
+            return cls(property=name, verdict="holds", measured=value, allowed=allowed, detail=detail)
+        if cause and not detail.startswith("raised "):
+            detail += f"; usual cause: {cause}"
+        return cls(property=name, verdict="fails", measured=value, allowed=allowed, detail=detail, program=program)
+
+    @builtins.property
+    def held(self) -> bool | None:
+        """None where there is no verdict."""
+        return {"holds": True, "fails": False}.get(self.verdict)
+
+    @builtins.property
+    def severity(self) -> tuple[int, float]:
+        """Failed above held above not judged; then by how much of the allowance is used."""
+        if self.held is None:
+            return (0, 0.0)
+        return (2 - self.held, self.measured / self.allowed if self.allowed else self.measured)
+
+
+def worst(answers: Iterable[Answer]) -> Answer:
+    """The measurement that exceeds its allowance most; a refusal where nothing was measured."""
+
+    def excess(answer: Answer) -> tuple[bool, float]:
+        applies = isinstance(answer, Measured)
+        found = answer if isinstance(answer, Measured) else answer.found
+        if math.isnan(found.value):
+            # a measured value that is no number is infinitely far
+            return applies, math.inf if applies else 0.0
+        return applies, found.value / found.allowed if found.allowed else (math.inf if found.value else 0.0)
+
+    # The worst and not the mean: a promise is broken if it is broken once.
+    return max(answers, key=excess, default=NotJudged("no setting applies"))
