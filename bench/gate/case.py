@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...variants.contract import AttentionShape, Mask, Variant
 from ..core.errors import Unsupported
+from .change import Change
+from .result import Measured
 from .variant import VariantFactory, VariantSource, build, with_heads
 
 BASE_LENGTH = 96
@@ -28,6 +30,8 @@ FEW = 13
 """Positions of a pass that is to cost little."""
 HELD_SCORES = 8
 """Tensors of the size of all scores that a pass and its gradient hold at once, as measured for the plainest maps."""
+INPUTS = ("query", "key", "value", "hidden")
+"""Of `Inputs`; without the last for a variant that does not take the hidden state."""
 PARTS = ("output", "gradient of query", "gradient of key", "gradient of value", "gradient of the hidden state")
 """Of `Case.passes`; without the last for a variant that does not take the hidden state."""
 
@@ -55,9 +59,7 @@ def gap(found: Tensor, expected: Tensor) -> float:
 class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps float64 where code casts it down to a fixed precision, such as for a softmax that is float32 always."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.casts = 0
+    casts = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -85,6 +87,11 @@ class Inputs:
     def __iter__(self) -> Iterator[Tensor]:
         """Query, key and value, and the hidden state where there is one."""
         return iter((self.query, self.key, self.value, *(() if self.hidden is None else (self.hidden,))))
+
+    @property
+    def states(self) -> Tensor | None:
+        """The hidden state as a layer has it, (batch, queries, width)."""
+        return None if self.hidden is None else self.hidden[:, 0]
 
     def part(self, first: int, last: int) -> Inputs:
         """Positions first .. last - 1 of all."""
@@ -126,7 +133,7 @@ class Case:
         thorough: bool = True,
         measured: int = 1,
         module: Variant | None = None,
-        first: Case | None = None,
+        base: Case | None = None,
     ):
         self.factory, self.shape, self.seed = VariantFactory.of(source), shape, seed
         # One less than a multiple of every block: an error at the edge of the last block needs a block that is not
@@ -134,11 +141,11 @@ class Case:
         self.setting = setting or RunSetting(min(shape.max_length, BASE_LENGTH - 1))
         self.thorough, self.measured = thorough, measured
         self.module = build(self.factory, shape, seed) if module is None else module
-        self.first = first or self
+        self.base = base or self
         self.length, self.batch, self.kind = self.setting.length, self.setting.batch, self.setting.kind
         self.own = self.kind == "own"
         # a test makes one pass of a kind here: all but the usual setting differ from it in one thing
-        self.brief = self.kind != "usual"
+        self.few_passes = self.kind != "usual"
         self.dtype: torch.dtype = getattr(torch, shape.dtype)
         # Triton's interpreter runs kernels that were asked for without a GPU
         on_cpu = torch.device(shape.device).type == "cpu"
@@ -148,38 +155,41 @@ class Case:
         self.words = f"{self.length} long{mode}"
         self.place = f"{self.words} ({shape.dtype})"
         # by how much the same pass may differ: atomic additions on a GPU come in another order each time
-        self.bits = 0.0 if shape.device == "cpu" else 8 * torch.finfo(self.dtype).eps
+        self.rerun_tolerance = 0.0 if shape.device == "cpu" else 8 * torch.finfo(self.dtype).eps
         # whether a pass in float64 that holds all scores, and its gradient, stays within 2,048 tokens and 2 GiB
         held = HELD_SCORES * 8 * self.batch * shape.heads * self.length**2
         self.fits_float64 = self.length <= DOUBLE_LENGTH and held <= DOUBLE_BYTES
         self.drawn: dict[tuple[int, ...], Inputs] = {}
         self.memo: dict[Any, Any] = {}
 
-    def other(self, module: Variant, dtype: str | None = None, setting: RunSetting | None = None) -> Case:
+    def with_module(self, module: Variant, dtype: str | None = None, setting: RunSetting | None = None) -> Case:
         """Another variant in the same setting, or another setting."""
         shape, setting = replace(self.shape, dtype=dtype or self.shape.dtype), setting or self.setting
-        more: dict[str, Any] = {"thorough": self.thorough, "measured": self.measured, "first": self.first}
+        more: dict[str, Any] = {"thorough": self.thorough, "measured": self.measured, "base": self.base}
         return Case(self.factory, shape, setting, self.seed, module=module, **more)
 
-    def like(
-        self, *, dtype: str | None = None, dropout: float | None = None, kind: Kind | None = None, **more: Any
-    ) -> Variant:
-        """An instance with other numbers inside, or another implementation, and the state of the first case; after a
-        step, that of it after the same steps. Raises Unsupported."""
+    def rebuilt(
+        self, *, dtype: str | None = None, dropout: float = 0.0, setting: RunSetting | None = None, **parameters: Any
+    ) -> Case:
+        """A case with a new instance that holds the state of the base case; after a step, that of it after the steps.
+
+        parameters: of the variant, such as another `impl`. Raises Unsupported.
+        """
+        setting = setting or self.setting
         shape = replace(self.shape, dtype=dtype or self.shape.dtype, dropout=dropout or self.shape.dropout)
-        kind = kind or self.kind
-        twin = build(self.factory, shape, self.seed, **more)
-        twin.load_state_dict(self.first.module.state_dict())
-        if kind == "after step":
+        module = build(self.factory, shape, self.seed, **parameters)
+        module.load_state_dict(self.base.module.state_dict())
+        if setting.kind == "after step":
             # its own steps, for what they change outside of the state, then the numbers that another precision reached
-            after_steps(twin, shape, self.seed)
-            twin.load_state_dict(self.first.stepped.state_dict())
-        return twin.train(kind == "training")
+            after_steps(module, shape, self.seed)
+            module.load_state_dict(self.base.trained.state_dict())
+        return self.with_module(module.train(setting.kind == "training"), dtype, setting)
 
     @cached_property
-    def stepped(self) -> Variant:
+    def trained(self) -> Variant:
         """The variant after a few steps of training, in evaluation mode."""
-        return after_steps(self.like(kind="usual"), self.shape, self.seed)
+        usual = self.rebuilt(setting=RunSetting(self.length))
+        return after_steps(usual.module, self.shape, self.seed)
 
     def inputs(
         self, queries: int | None = None, keys: int | None = None, *, batch: int | None = None, salt: int = 0
@@ -217,13 +227,12 @@ class Case:
         if self.kind == "training":
             # noise of training must not look like a leak
             torch.manual_seed(self.seed)
-        states = None if inputs.hidden is None else inputs.hidden[:, 0]
         with self.widened(self.shape.dtype):
-            return self.module(inputs.query, inputs.key, inputs.value, self.mask(valid, **more), states)
+            return self.module(inputs.query, inputs.key, inputs.value, self.mask(valid, **more), inputs.states)
 
     def widened(self, dtype: str) -> Widened | nullcontext[None]:
         """What passes in `dtype` run in: in float64 all of it is that."""
-        return Widened() if dtype == "float64" and self.first.casts_down else nullcontext()
+        return Widened() if dtype == "float64" and self.base.casts_down else nullcontext()
 
     @cached_property
     def casts_down(self) -> bool:
@@ -231,10 +240,24 @@ class Case:
         shape = replace(self.shape, dtype="float64", dropout=0.0)
         few = Inputs(*(x.double() for x in self.inputs(min(self.length, FEW), batch=1)))
         found = Widened()
-        states = None if few.hidden is None else few.hidden[:, 0]
         with suppress(Exception), found, torch.no_grad():
-            build(self.factory, shape, self.seed)(few.query, few.key, few.value, self.mask(), states)
+            build(self.factory, shape, self.seed)(few.query, few.key, few.value, self.mask(), few.states)
         return bool(found.casts > 0)
+
+    def moved(self, change: Change, words: str) -> Measured:
+        """How far the outputs of `inputs()` move, relative to the largest of those that should stay."""
+        where = change.where[:, None, :, None].to(self.shape.device)
+        inputs, other = self.inputs(), self.inputs(salt=1)
+        # Ten times as large, so that a small weight on what changes shows.
+        changed = {
+            part: permuted(torch.where(where, 10 * getattr(other, part), x))
+            for part in change.parts or INPUTS
+            if (x := getattr(inputs, part)) is not None
+        }
+        found = self.run(replace(inputs, **changed), change.valid).transpose(1, 2)
+        expected = self.output if change.valid is None else self.run(inputs, change.valid)
+        look = change.look.to(found.device)
+        return Measured(gap(found[look], expected.transpose(1, 2)[look]), self.tolerance, words)
 
     def run(self, inputs: Inputs, valid: Tensor | None = None, **more: Any) -> Tensor:
         """The output, without gradients; `more` are other parts of the mask."""
@@ -242,9 +265,8 @@ class Case:
             return self.forward(inputs, valid, **more)
 
     def weights(self, inputs: Inputs, valid: Tensor | None = None, rows: slice | None = None) -> Tensor | None:
-        states = None if inputs.hidden is None else inputs.hidden[:, 0]
         with torch.no_grad(), self.widened(self.shape.dtype):
-            return self.module.weights_with(inputs.query, inputs.key, self.mask(valid), rows, states)
+            return self.module.weights_with(inputs.query, inputs.key, self.mask(valid), rows, inputs.states)
 
     @cached_property
     def output(self) -> Tensor:
@@ -276,7 +298,7 @@ class Case:
         return [output.detach(), *(torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True))]
 
     @cached_property
-    def double(self) -> Case | None:
+    def in_float64(self) -> Case | None:
         """The setting in float64, where leaks stand out from rounding.
 
         None where the variant refuses float64, or where it takes too much.
@@ -284,10 +306,9 @@ class Case:
         if self.own and not self.fits_float64:
             return None
         try:
-            module = self.like(dtype="float64")
+            return self.rebuilt(dtype="float64")
         except Unsupported:
             return None
-        return self.other(module, "float64")
 
     @cached_property
     def tolerance(self) -> float:
@@ -298,15 +319,15 @@ class Case:
         epsilon = torch.finfo(self.dtype).eps
         # float16 and bfloat16: the sums are made in float32 there, so fewer roundings stand behind an output.
         usual = (4 if epsilon > 1e-4 else 64) * epsilon
-        if self.own and self.length <= DOUBLE_LENGTH and self.narrow is not self:
+        if self.own and self.length <= DOUBLE_LENGTH and self.reduced is not self:
             # rounding does not depend on the heads, which share nothing, and little on the length
-            return self.narrow.tolerance
-        if self.double is None:
+            return self.reduced.tolerance
+        if self.in_float64 is None:
             return 4 * usual
         # A variant that rounds more, such as a long recurrence, gets more room, measured against itself in float64, but
         # never more than hides a leak. Of the rows nine in ten: where rounding flips a choice of keys, a few rows
         # differ wholly, which does not measure rounding.
-        found, expected = self.output.double(), self.double.output.double()
+        found, expected = self.output.double(), self.in_float64.output.double()
         scale = expected.abs().max().item()
         if not 0 < scale < math.inf:
             return usual
@@ -327,7 +348,7 @@ class Case:
         self.run(self.inputs())
         return process_time() - start
 
-    def smaller(self, heads: int, length: int) -> Case:
+    def of_size(self, heads: int, length: int) -> Case:
         """Of fewer heads or positions, at the length to be measured; this one where the variant refuses that, or where
         the shape would stay the same, since its heads share one key."""
         shape = with_heads(replace(self.shape, max_length=length), heads)
@@ -337,25 +358,25 @@ class Case:
         return self
 
     @cached_property
-    def affordable(self) -> Case:
+    def one_head_if_slow(self) -> Case:
         """At the length to be measured, one head where a sequence with all of them takes long."""
         cheap = not self.own or self.shape.heads == 1 or self.seconds <= SEQUENCE_SECONDS
-        return self if cheap else self.smaller(1, self.length)
+        return self if cheap else self.of_size(1, self.length)
 
     @cached_property
-    def narrow(self) -> Case:
+    def reduced(self) -> Case:
         """At the length to be measured, no more heads than a million scores take, no more tokens than float64 may have,
         and half as many as long as a pass takes long: for float64 and gradients, which cost most."""
         if not self.own:
             return self
         length = self.length if self.length <= DOUBLE_LENGTH else NARROW_LENGTH
-        narrow = self.smaller(min(self.shape.heads, max(1, NARROW_SCORES // length**2)), length)
+        narrow = self.of_size(min(self.shape.heads, max(1, NARROW_SCORES // length**2)), length)
         while narrow.length >= 2 * NARROWEST and narrow.seconds > NARROW_SECONDS:
-            shorter = narrow.smaller(narrow.shape.heads, narrow.length // 2)
+            shorter = narrow.of_size(narrow.shape.heads, narrow.length // 2)
             if shorter is narrow:
                 break
             narrow = shorter
-        narrow.__dict__["narrow"] = narrow
+        narrow.__dict__["reduced"] = narrow
         return narrow
 
     @cached_property
@@ -366,8 +387,11 @@ class Case:
         others = [RunSetting(few, many, "many"), RunSetting(middle, 3, "training"), RunSetting(middle, 3, "after step")]
         found = [self]
         for setting in () if self.own or self.interpreted else others:
-            module = self.module if setting.kind == "many" else self.like(kind=setting.kind)
-            case = self.other(self.stepped if setting.kind == "after step" else module, setting=setting)
+            if setting.kind == "training":
+                case = self.rebuilt(setting=setting)
+            else:
+                module = self.trained if setting.kind == "after step" else self.module
+                case = self.with_module(module, setting=setting)
             inputs = case.inputs()
             if setting.kind == "training":
                 torch.manual_seed(self.seed)
@@ -378,7 +402,7 @@ class Case:
                     continue
             if setting.kind != "many" and not self.thorough:
                 # left out where a new instance with the same state gives the same bits in evaluation, padded too
-                plain = case.other(self.like())
+                plain = case.with_module(self.rebuilt().module)
                 plain.module.load_state_dict(case.module.state_dict())
                 padded = inputs.padded_from(inputs.key.shape[2] // 2 + 1)
                 masks = [None, padded] if self.shape.padding else [None]
@@ -388,8 +412,8 @@ class Case:
         return [
             each
             for case in found
-            for each in (case, case.double if self.thorough or not case.brief else None)
-            if each is not None and not (each is not case and each.brief and each.interpreted)
+            for each in (case, case.in_float64 if self.thorough or not case.few_passes else None)
+            if each is not None and not (each is not case and each.few_passes and each.interpreted)
         ]
 
 

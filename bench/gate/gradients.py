@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
-from .case import Case, Inputs, Kind, RunSetting, after_steps, gap, jitter
+from .case import INPUTS, Case, Inputs, Kind, RunSetting, after_steps, gap, jitter
 from .result import Answers, Measured, NotJudged
 from .variant import build, resized
 
@@ -34,15 +34,13 @@ FLIPPED = 0.01
 """Share of the rows whose gradient may differ: where rounding puts a weight on the other side of a kink."""
 FLIPPED_OUTPUTS = 0.1
 """The same where outputs differ as well, since rounding chose other keys: then whole rows do."""
-NAMES = ("query", "key", "value", "hidden")
-"""Of `Inputs`; without the last for a variant that does not take the hidden state."""
 TOO_LARGE = "it refuses float64, or float64 takes too much at this length"
 
 
 def gradient_reaches(case: Case) -> Answers:
     """training moves query, key, value and the hidden state, but for those that the variant says it ignores"""
     reached, ignored = _reached(case), case.module.ignores
-    inputs = NAMES[: len(list(case.inputs()))]
+    inputs = INPUTS[: len(list(case.inputs()))]
     missed, false = set(inputs) - reached - ignored, reached & ignored
     details = [f"no gradient reaches {', '.join(sorted(missed))}"] if missed else []
     details += [f"declared ignored, yet reached: {', '.join(sorted(false))}"] if false else []
@@ -70,11 +68,11 @@ def gradient_is_derivative(case: Case) -> Answers:
 
 def gradient_at_length(case: Case) -> Answers:
     """in float64, the derivative along one direction of all inputs and parameters, with more tokens"""
-    if case.double is None:
+    if case.in_float64 is None:
         yield NotJudged(TOO_LARGE)
         return
     # A copy off its first values, where a kink may lie.
-    case = case.double.other(deepcopy(case.double.module))
+    case = case.in_float64.with_module(deepcopy(case.in_float64.module))
     jitter(case.module, case.seed)
     inputs = case.inputs()
     valid = _padded(case, inputs)
@@ -135,7 +133,7 @@ def gradient_at_length(case: Case) -> Answers:
 
 def gradient_in_precision(case: Case) -> Answers:
     """gradients in the precision to be measured equal those in float64"""
-    double = case.double
+    double = case.in_float64
     if double is None:
         yield NotJudged(TOO_LARGE)
         return
@@ -162,7 +160,7 @@ def gradient_in_precision(case: Case) -> Answers:
         # gradients of the keys must be right.
         _, shares, distance = differing(arriving.masked_fill(rows[0].any(1, keepdim=True)[..., None], 0.0))
     limit = FLIPPED_OUTPUTS if distance > case.tolerance else FLIPPED
-    for name, share in zip(NAMES, shares, strict=False):
+    for name, share in zip(INPUTS, shares, strict=False):
         detail = f"share of rows of the gradient of {name} that are not those of float64, {case.place}"
         yield Measured(share, limit, detail)
 
@@ -188,7 +186,7 @@ def small(case: Case, kind: Kind, dropout: float = 0.0) -> Case | None:
         jitter(module, case.seed)
         setting = RunSetting(min(SMALL_LENGTH, max_length), kind=kind)
         module.train(kind == "training")
-        return Case(case.factory, sized, setting, case.seed, module=module, first=case.first)
+        return Case(case.factory, sized, setting, case.seed, module=module, base=case.base)
     return None
 
 
@@ -202,7 +200,7 @@ def directions(case: Case) -> Answers:
     with torch.enable_grad():
         output = case.forward(leaves, valid)
         grad_output = case.grad_output(output)
-        named = dict(zip(NAMES, leaves, strict=False)) | _trained(case.module)
+        named = dict(zip(INPUTS, leaves, strict=False)) | _trained(case.module)
         if not output.requires_grad:
             yield NotJudged("no gradient at all; `gradient reaches` says so")
             return
@@ -238,7 +236,7 @@ def directions(case: Case) -> Answers:
 
 def _reached(case: Case) -> set[str]:
     """Names of the inputs and parameters with a gradient that is not all zero."""
-    moved = case.other(case.like())
+    moved = case.rebuilt()
     jitter(moved.module, case.seed)
     leaves = Inputs(*(x.detach().requires_grad_() for x in case.inputs()))
     with torch.enable_grad():
@@ -247,7 +245,7 @@ def _reached(case: Case) -> set[str]:
         loss = (output * case.grad_output(output)).sum()
         auxiliary = moved.module.auxiliary_loss()
         loss = loss if auxiliary is None else loss + auxiliary
-        named = dict(zip(NAMES, leaves, strict=False)) | _trained(moved.module)
+        named = dict(zip(INPUTS, leaves, strict=False)) | _trained(moved.module)
         if not loss.requires_grad:
             return set()
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)

@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...variants.contract import ScoredVariant, Variant, repeat_heads
+from ...variants.contract import ScoredVariant, repeat_heads
 from ..core.errors import Unsupported
 from .case import Case, Inputs, RunSetting, gap
 from .gradients import directions, small
@@ -209,11 +209,12 @@ def density_as_declared(case: Case) -> Answers:
 
 def dropout_in_training_only(case: Case) -> Answers:
     """a dropout rate leaves evaluation as it is, and changes training unless `uses_dropout` is False"""
-    dropped, inputs, declared = case.like(dropout=RATE), case.inputs(min(FEW, case.length)), case.module.uses_dropout
-    error = gap(case.other(dropped).run(inputs), case.run(inputs))
+    dropped, declared = case.rebuilt(dropout=RATE), case.module.uses_dropout
+    inputs = case.inputs(min(FEW, case.length))
+    error = gap(dropped.run(inputs), case.run(inputs))
     if error > case.tolerance:
         yield Measured(error, case.tolerance, "evaluation differs with a dropout rate")
-    elif _draws(case, dropped, inputs, 2).diff(dim=0).any():
+    elif _draws(dropped, inputs, 2).diff(dim=0).any():
         yield Measured(float(not declared), 0.0, "" if declared else f"{DROPS_NOTHING}, and drops in training")
     elif declared:
         yield Measured(1.0, 0.0, f"two training passes at rate {RATE} are the same; see `uses_dropout`")
@@ -225,7 +226,7 @@ def dropout_in_backward(case: Case) -> Answers:
     """the gradient in training is the derivative of the output with the same draws; a path that drops inside drops what
     its eager twin drops, forward and backward"""
     inputs = case.inputs(min(FEW, case.length))
-    if not _draws(case, case.like(dropout=RATE), inputs, 2).diff(dim=0).any():
+    if not _draws(case.rebuilt(dropout=RATE), inputs, 2).diff(dim=0).any():
         yield NotJudged(DROPS_NOTHING)
         return
     # a case in training draws from the same state of the generator at each pass
@@ -239,19 +240,19 @@ def dropout_in_backward(case: Case) -> Answers:
     if not names:
         return
     setting = RunSetting(case.length, kind="training")
-    eager = case.other(case.like(impl=EAGER, dropout=RATE, kind="training"), setting=setting)
+    eager = case.rebuilt(impl=EAGER, dropout=RATE, setting=setting)
     inputs, valid = eager.inputs(), None
     if case.shape.padding:
         # holes, which a kernel may move away before it draws
         valid = torch.ones(inputs.key.shape[0], inputs.key.shape[2], dtype=torch.bool)
         valid[0, 1::3] = False
-    twin = eager.other(case.like(dtype="float64", impl=EAGER, dropout=RATE, kind="training"), "float64")
+    twin = case.rebuilt(dtype="float64", impl=EAGER, dropout=RATE, setting=setting)
     expected = twin.passes(Inputs(*(x.double() for x in inputs)), valid)
     floor = (16 if case.dtype.itemsize > 2 else 2) * torch.finfo(case.dtype).eps
     allowed = [FACTOR * gap(a, b) + floor for a, b in zip(eager.passes(inputs, valid), expected, strict=True)]
     for name in names:
         try:
-            found = eager.other(case.like(impl=name, dropout=RATE, kind="training")).passes(inputs, valid)
+            found = case.rebuilt(impl=name, dropout=RATE, setting=setting).passes(inputs, valid)
         except Unsupported as refusal:
             yield NotJudged(f"impl={name}: {refusal}")
             continue
@@ -262,19 +263,19 @@ def dropout_in_backward(case: Case) -> Answers:
 def dropout_keeps_mean(case: Case) -> Answers:
     """the mean output over draws is the output without dropout, where that is linear in the values; without weights,
     where it averages the values"""
-    inputs, dropped = case.inputs(min(FEW, case.length)), case.like(dropout=RATE)
+    inputs, dropped = case.inputs(min(FEW, case.length)), case.rebuilt(dropout=RATE)
     reason = _not_dropped(case, dropped, inputs)
     if case.weights(inputs) is None:
         # sums of dropped weights say the same
         inputs = replace(inputs, value=torch.ones_like(inputs.value))
         averages = gap(case.run(inputs), inputs.value.new_ones(inputs.query.shape)) <= case.tolerance
-        if averages and _draws(case, dropped, inputs, 2).diff(dim=0).any():
+        if averages and _draws(dropped, inputs, 2).diff(dim=0).any():
             reason = ""
     if reason:
         yield NotJudged(reason)
         return
     expected = case.run(inputs).double()
-    draws = _draws(case, dropped, inputs, DRAWS)
+    draws = _draws(dropped, inputs, DRAWS)
     # projected on the expected output all entries speak at once: 1 where the mean is kept, 1 - rate where not scaled
     shares = (draws * expected).flatten(1).sum(1) / expected.square().sum()
     error = shares.std().item() / math.sqrt(DRAWS)
@@ -283,7 +284,7 @@ def dropout_keeps_mean(case: Case) -> Answers:
 
 def dropout_never_renormalises(case: Case) -> Answers:
     """sums of dropped weights vary as independent drops make them, not fixed to one again"""
-    inputs, dropped = case.inputs(min(FEW, case.length)), case.like(dropout=RATE)
+    inputs, dropped = case.inputs(min(FEW, case.length)), case.rebuilt(dropout=RATE)
     reason = _not_dropped(case, dropped, inputs)
     weights = case.weights(inputs)
     if reason or weights is None:
@@ -291,7 +292,7 @@ def dropout_never_renormalises(case: Case) -> Answers:
         return
     # With values of one the output of a row is the sum of its dropped weights.
     ones = replace(inputs, value=torch.ones_like(inputs.value))
-    sums = _draws(case, dropped, ones, DRAWS)[..., 0]
+    sums = _draws(dropped, ones, DRAWS)[..., 0]
     # Of independent drops at rate p: the variance of sum(w m / (1 - p)) is sum(w²) p / (1 - p).
     expected = weights.double().square().sum(-1) * RATE / (1 - RATE)
     ratio = (sums.var(0).mean() / expected.mean()).item()
@@ -322,18 +323,18 @@ def _linear_in_value(case: Case) -> bool:
     return gap(twice, 2 * output) <= case.tolerance and not none.any()
 
 
-def _not_dropped(case: Case, dropped: Variant, inputs: Inputs) -> str:
+def _not_dropped(case: Case, dropped: Case, inputs: Inputs) -> str:
     if case.weights(inputs) is None:
         return "it shows no weights that could be dropped"
     if not _linear_in_value(case):
         return NOT_LINEAR.reason
-    return "" if _draws(case, dropped, inputs, 2).diff(dim=0).any() else DROPS_NOTHING
+    return "" if _draws(dropped, inputs, 2).diff(dim=0).any() else DROPS_NOTHING
 
 
-def _draws(case: Case, module: Variant, inputs: Inputs, count: int) -> Tensor:
+def _draws(dropped: Case, inputs: Inputs, count: int) -> Tensor:
     """(count, batch, heads, queries, head_dim): outputs in training, each with dropout of its own."""
-    torch.manual_seed(case.seed)
-    dropped = case.other(module.train())
+    torch.manual_seed(dropped.seed)
+    dropped.module.train()
     found = torch.stack([dropped.run(inputs).double() for _ in range(count)])
-    module.eval()
+    dropped.module.eval()
     return found

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ..measure.memory import storages
-from .case import SEQUENCE_SECONDS, Case, Inputs, gap, permuted
+from .case import INPUTS, SEQUENCE_SECONDS, Case, Inputs, gap, permuted
+from .change import future
 from .result import Answers, Measured, NotJudged
 
 FEW = 24
@@ -38,7 +39,7 @@ INTERPRETED_STEPS = 8
 
 def future_changes_nothing(case: Case) -> Answers:
     """another future of query, key and value leaves the outputs before it as they are"""
-    for found in _leaks(case, ("query", "key", "value", "hidden")):
+    for found in _leaks(case):
         if case.module.causality == "selection" and isinstance(found, Measured):
             # Sorting and clustering look at whole sequences to choose keys. That is declared, shown on boards, and its
             # size is measured all the same.
@@ -52,28 +53,22 @@ def future_values_change_nothing(case: Case) -> Answers:
     yield from _leaks(case, ("value",))
 
 
-def _leaks(case: Case, parts: tuple[str, ...]) -> Answers:
-    length, inputs, other = case.length, case.inputs(), case.inputs(salt=1)
+def _leaks(case: Case, parts: tuple[str, ...] = ()) -> Answers:
+    length = case.length
     if length == 1:
         yield NotJudged("a sequence of one has no future")
     # Early, middle and last cuts: block-wise kernels fail at the edges of blocks, recurrences at the first step.
-    cuts = {length // 2} if case.brief else {0, length // 3, length // 2, length - 2}
+    cuts = {length // 2} if case.few_passes else {0, length // 3, length // 2, length - 2}
     for now in sorted(cuts & set(range(length - 1))):
-        moved = {}
-        for part in parts:
-            x, y = getattr(inputs, part), getattr(other, part)
-            if x is not None:
-                # Ten times as large, so that a small weight on the future shows.
-                moved[part] = permuted(torch.cat([x[:, :, : now + 1], 10 * y[:, :, now + 1 :]], 2))
-        error = gap(case.run(replace(inputs, **moved))[:, :, : now + 1], case.output[:, :, : now + 1])
-        yield Measured(error, case.tolerance, f"the future after position {now} of {case.place} moves the past")
+        change = future(length, now + 1, case.batch, parts)
+        yield case.moved(change, f"the future after position {now} of {case.place} moves the past")
 
 
 def prefix_stands_alone(case: Case) -> Answers:
     """the output on a prefix is the prefix of the output"""
     length, inputs = case.length, case.inputs()
     half = max(1, length // 2)
-    for cut in sorted({half} if case.brief else {1, min(7, length), half, max(1, length - 1)}):
+    for cut in sorted({half} if case.few_passes else {1, min(7, length), half, max(1, length - 1)}):
         error = gap(case.run(inputs.part(0, cut)), case.output[:, :, :cut])
         yield Measured(error, case.tolerance, f"the first {cut} positions of {case.place}")
 
@@ -85,7 +80,7 @@ def aligned_at_last_key(case: Case) -> Answers:
         yield NotJudged(reason)
         return
     length, inputs = case.length, case.inputs()
-    for count in sorted({1, min(5, length)} | (set() if case.brief else {max(1, length // 2)})):
+    for count in sorted({1, min(5, length)} | (set() if case.few_passes else {max(1, length // 2)})):
         # The contract's alignment: the last query sees all keys, as in decoding with a cache.
         last = inputs.part(length - count, length)
         error = gap(case.run(replace(last, key=inputs.key, value=inputs.value)), case.output[:, :, -count:])
@@ -116,7 +111,7 @@ def padding_content(case: Case) -> Answers:
         # what is gathered there is used later
         gathered = []
         for filled in (quiet, loud):
-            gathering = case.other(case.like())
+            gathering = case.rebuilt()
             gathering.run(filled, valid)
             gathering.module.after_step()
             gathered.append(dict(gathering.module.named_buffers()))
@@ -129,7 +124,7 @@ def padding_length(case: Case) -> Answers:
     keys = case.inputs().key.shape[2]
     # at the length to be measured two, since what each pads may be taken from the first, and one where that takes long
     brief = {max(1, 2 * keys // 3)} | ({max(1, keys // 3)} if case.own and case.seconds < PAIR_SECONDS else set())
-    reals = sorted(brief if case.brief else {1, max(1, keys // 3), max(1, keys - 13), max(1, keys - 1)})
+    reals = sorted(brief if case.few_passes else {1, max(1, keys // 3), max(1, keys - 13), max(1, keys - 1)})
     # one sequence of each length and, but for the length to be measured, one that is whole
     inputs = case.inputs(batch=len(reals) + (not case.own))
     valid = torch.ones(inputs.key.shape[0], keys, dtype=torch.bool)
@@ -170,7 +165,7 @@ def padding_without_numbers(case: Case) -> Answers:
         # one number for each position, or one for all
         full = Inputs(*(numbers[: x.shape[2]].to(x)[:, None].expand_as(x) for x in inputs))
         found = case.passes(_filled(case, inputs, valid, full), valid, grad_output)
-        for part, a, b in zip(("output", "query", "key", "value", "hidden"), found, expected, strict=False):
+        for part, a, b in zip(("output", *INPUTS), found, expected, strict=False):
             by_query = part in ("output", "query", "hidden")
             at = torch.ones_like(a[:, :1, :, :1], dtype=torch.bool) if by_query and case.shape.cross else real
             name = part if part == "output" else f"gradient of {part}"
@@ -186,7 +181,7 @@ def batch_independence(case: Case) -> Answers:
     """an example gives the same alone, in a batch, and among other neighbours"""
     if case.own:
         # what is too faint for the measured precision is looked for at few positions: float64 takes too long here
-        if case.dtype == case.first.dtype:
+        if case.dtype == case.base.dtype:
             yield from _own_batch(case)
         return
     batch = max(3, case.batch)
@@ -366,7 +361,7 @@ def _decoding_error(case: Case, found: Tensor, expected: Tensor) -> float:
     chose the other one; a wrong position is more than one row in a thousand, since all heads and sequences have it.
     """
     error = gap(found, expected)
-    if case.dtype == torch.float64 or case.double is None or not 0 < error < math.inf:
+    if case.dtype == torch.float64 or case.in_float64 is None or not 0 < error < math.inf:
         return error
     rows = (found - expected).double().abs().amax(-1).flatten() / expected.double().abs().max()
     far = int((rows > case.largest_tolerance).sum())
@@ -398,10 +393,9 @@ def decoded(case: Case, streams: list[Inputs]) -> tuple[list[Tensor], list[Any]]
         for at in range(streams[0].query.shape[2]):
             for number, stream in enumerate(streams):
                 now = stream.part(at, at + 1)
-                hidden = None if now.hidden is None else now.hidden[:, 0]
                 with case.widened(case.shape.dtype):
                     output, states[number] = case.module.step_with(
-                        now.query, now.key, now.value, states[number], hidden
+                        now.query, now.key, now.value, states[number], now.states
                     )
                 outputs[number].append(output)
     return [torch.cat(found, 2) for found in outputs], states

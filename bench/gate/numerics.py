@@ -42,7 +42,9 @@ def shape_and_dtype(case: Case) -> Answers:
 def finite(case: Case) -> Answers:
     """no NaN and no infinity in output and gradients, for inputs ten times the usual size and for zeros"""
     # Ten times the usual size is what queries and keys reach late in training; zeros find divisions by a norm.
-    scales = {"ten times the usual": 10.0} if case.brief else {"usual": 1.0, "ten times the usual": 10.0, "zero": 0.0}
+    scales = {"usual": 1.0, "ten times the usual": 10.0, "zero": 0.0}
+    if case.few_passes:
+        scales = {"ten times the usual": 10.0}
     for name, scale in scales.items():
         inputs = Inputs(*(permuted(scale * x) for x in case.inputs()))
         yield _finite(case, inputs, f"{name} inputs, {case.place}")
@@ -82,15 +84,16 @@ def deterministic(case: Case) -> Answers:
 
     On a GPU sums may come in another order, so there rounding is allowed.
     """
-    other = case.other(build(case.factory, case.shape, case.seed))
+    other = case.with_module(build(case.factory, case.shape, case.seed))
     first = case.first_passes
     for source, name in ((case, "the same instance"), (other, "another instance of the same seed")):
         for part, a, b in zip(PARTS, source.passes(case.inputs()), first, strict=False):
-            yield Measured(gap(a, b), case.bits, f"{part}, {name}")
+            yield Measured(gap(a, b), case.rerun_tolerance, f"{part}, {name}")
     loaded = build(case.factory, case.shape, case.seed + 1)
     loaded.load_state_dict(case.module.state_dict())
-    error = gap(case.other(loaded).run(case.inputs()), case.output)
-    yield Measured(error, case.bits, "output of another seed with the same state; what is drawn must be a buffer")
+    error = gap(case.with_module(loaded).run(case.inputs()), case.output)
+    detail = "output of another seed with the same state; what is drawn must be a buffer"
+    yield Measured(error, case.rerun_tolerance, detail)
 
 
 def layout(case: Case) -> Answers:
@@ -160,17 +163,17 @@ def no_state(case: Case) -> Answers:
     yield Measured(gap(held, kept), 0.0, f"an output after another call, {case.place}")
     case.passes(larger, valid)
     for part, a, b in zip(PARTS, case.passes(inputs), first, strict=False):
-        yield Measured(gap(a, b), case.bits, f"{part} after a larger batch, {case.place}")
-    alone = case.other(case.like()).run(larger, valid)
-    yield Measured(gap(used, alone), case.bits, f"a larger batch after a smaller one, {case.place}")
-    if case.first is not case:
+        yield Measured(gap(a, b), case.rerun_tolerance, f"{part} after a larger batch, {case.place}")
+    alone = case.rebuilt().run(larger, valid)
+    yield Measured(gap(used, alone), case.rerun_tolerance, f"a larger batch after a smaller one, {case.place}")
+    if case.base is not case:
         return
     # what is made at one call must fit later ones: another mask, other numbers in the same memory, a longer sequence,
     # other parameters
-    unused = case.other(case.like())
+    unused = case.rebuilt()
     if valid is not None:
         error = gap(case.run(larger, valid.flip(1)), unused.run(larger, valid.flip(1)))
-        yield Measured(error, case.bits, f"an output after another mask of the same shape, {case.place}")
+        yield Measured(error, case.rerun_tolerance, f"an output after another mask of the same shape, {case.place}")
     memory, other = Inputs(*(x.clone() for x in inputs)), case.inputs(salt=4)
     case.run(memory)
     for x, y in zip(memory, other, strict=True):
@@ -178,15 +181,16 @@ def no_state(case: Case) -> Answers:
     # strides differ, and with them rounding may
     error = gap(case.run(memory), unused.run(other))
     yield Measured(error, case.tolerance, f"an output of other numbers in the same memory, {case.place}")
-    shorter = case.other(case.like())
+    shorter = case.rebuilt()
     shorter.run(case.inputs(min(FEW, case.length), batch=1))
-    yield Measured(gap(shorter.run(inputs), kept), case.bits, f"an output after a shorter sequence, {case.place}")
+    error = gap(shorter.run(inputs), kept)
+    yield Measured(error, case.rerun_tolerance, f"an output after a shorter sequence, {case.place}")
     if any(p.requires_grad for p in case.module.parameters()):
-        fresh = case.other(case.like())
+        fresh = case.rebuilt()
         for each in (shorter, fresh):
             jitter(each.module, case.seed)
         error = gap(shorter.run(inputs), fresh.run(inputs))
-        yield Measured(error, case.bits, f"an output after a change of its parameters, {case.place}")
+        yield Measured(error, case.rerun_tolerance, f"an output after a change of its parameters, {case.place}")
 
 
 def no_side_effects(case: Case) -> Answers:
@@ -204,9 +208,11 @@ def no_side_effects(case: Case) -> Answers:
     # instances that have made no pass yet: the first may change what later ones leave alone
     fresh = []
     for each in cases:
-        stepped = each.kind == "after step"
-        module = each.like() if stepped else build(case.factory, case.shape, case.seed).train(each.kind == "training")
-        fresh.append(each.other(module))
+        if each.kind == "after step":
+            fresh.append(each.rebuilt())
+        else:
+            module = build(case.factory, case.shape, case.seed)
+            fresh.append(each.with_module(module.train(each.kind == "training")))
     for each in fresh:
         yield _side_effects(each, before)
 
@@ -254,10 +260,8 @@ def compiled(case: Case) -> Answers:
     valid = inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3))
     torch._dynamo.reset()
     try:
-        traced = torch.compile(case.like(), backend="eager", dynamic=False)
-        with torch.no_grad():
-            states = None if inputs.hidden is None else inputs.hidden[:, 0]
-            found = traced(inputs.query, inputs.key, inputs.value, case.mask(valid), states)
+        traced = torch.compile(case.rebuilt().module, backend="eager", dynamic=False)
+        found = case.with_module(traced).run(inputs, valid)
     except Exception as error:
         # of the compiler, since the code itself runs
         yield NotJudged(f"torch.compile raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")
@@ -275,7 +279,7 @@ def half(name: str, case: Case) -> Answers:
     dtype: torch.dtype = getattr(torch, name)
     # in float32 the definition, where there is one: kernels take seconds to compile for a dtype that is not measured
     eager: dict[str, Any] = {"impl": EAGER} if EAGER in case.factory.implementations else {}
-    single, half = case.other(case.like(dtype="float32", **eager), "float32"), case.other(case.like(dtype=name), name)
+    single, half = case.rebuilt(dtype="float32", **eager), case.rebuilt(dtype=name)
     softmax = SoftmaxReference(case.shape).eval()
     # sharp scores show what is kept in half precision: a score of 20 then errs by several per cent; one long sequence
     # has rows enough, and half precision is slow on a CPU
@@ -293,9 +297,9 @@ def half(name: str, case: Case) -> Answers:
     for valid in (*padded, None):
         expected, output = single.run(exact, valid), half.run(inputs, valid)
         own = row_error(output, expected)
-        ideal = single.other(softmax).run(exact, valid)
-        reference = row_error(half.other(softmax).run(inputs, valid), ideal)
-        once_more = row_error(single.other(softmax).run(nudged, valid), ideal)
+        ideal = single.with_module(softmax).run(exact, valid)
+        reference = row_error(half.with_module(softmax).run(inputs, valid), ideal)
+        once_more = row_error(single.with_module(softmax).run(nudged, valid), ideal)
         # of its own scores, which a temperature makes larger; not of any size, or whoever jumps could hide behind it
         once_more = max(once_more, min(row_error(single.run(nudged, valid), expected), HALF_FACTOR * once_more))
         # tiny outputs lose digits in float16 whoever computes them
@@ -304,13 +308,13 @@ def half(name: str, case: Case) -> Answers:
         yield Measured(own, allowed, f"relative error of a row, {case.words}{masked}; softmax {reference:.1e}")
         if output.dtype != dtype:
             yield Measured(1.0, 0.0, f"expected an output in {name}, got {output.dtype}, {case.words}")
-        if not case.brief:
+        if not case.few_passes:
             with torch.autocast(torch.device(case.shape.device).type, dtype=dtype):
                 found = single.run(exact, valid)
             detail = f"relative error of a row in autocast, {case.words}{masked}"
             yield Measured(row_error(found, expected), allowed, detail)
     looks_back = case.shape.causal and not case.shape.cross and case.module.causality == "strict"
-    if looks_back and case.module.decodes and not case.brief:
+    if looks_back and case.module.decodes and not case.few_passes:
         few = exact.part(0, min(FEW, case.length))
         with torch.autocast(torch.device(case.shape.device).type, dtype=dtype):
             found = masks.decoded(single, [few])[0][0]

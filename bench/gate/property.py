@@ -62,15 +62,15 @@ class Property:
     """One promise of the contract; the docstring of `test` is its meaning, `cause` what is mostly wrong where it fails.
 
     `needs`: names of NEEDS. `over`: which cases the test gets: the "first", those in the precision to be "measured",
-    "all", which are float64 too, or "narrow", fewer heads and tokens at the length to be measured. `quick`: also tested
-    before every measurement. `own`: at which of the two it is tested at the length and batch to be measured too, by few
-    passes. `longest`: a result at that length replaces that at few positions. `whole`: with all heads there, however
-    long a pass takes. `dropout`: about a rate of it alone.
+    "all", which are float64 too, or "reduced", with fewer heads and tokens at the length to be measured. `quick`: also
+    tested before every measurement. `own`: at which of the two it is tested at the length and batch to be measured too,
+    by few passes. `longest`: a result at that length replaces that at few positions. `whole`: with all heads there,
+    however long a pass takes. `dropout`: about a rate of it alone.
     """
 
     name: str
     test: Callable[[Case], Answers]
-    over: Literal["first", "measured", "all", "narrow"] = "first"
+    over: Literal["first", "measured", "all", "reduced"] = "first"
     needs: tuple[str, ...] = ()
     cause: str = ""
     quick: bool = True
@@ -112,8 +112,8 @@ class Property:
         return Result.of(self.name, found, self.cause)
 
     def _cases(self, first: Case) -> Iterable[Case]:
-        case = first if self.whole else first.affordable
+        case = first if self.whole else first.one_head_if_slow
         if self.over == "first":
             return [case]
-        cases = case.narrow.cases if self.over == "narrow" else case.cases
+        cases = case.reduced.cases if self.over == "reduced" else case.cases
         return [each for each in cases if self.over == "all" or each.dtype == first.dtype]

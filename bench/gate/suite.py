@@ -66,8 +66,8 @@ PROPERTIES: tuple[Property, ...] = (
     # at few positions some parameters have nothing to decide, such as those that choose between blocks
     Property("parameters learn", gradients.parameters_learn, quick=False, own="check", longest=True),
     Property("gradient", gradients.gradient_is_derivative),
-    Property("gradient at length", gradients.gradient_at_length, "narrow", own="always"),
-    Property("gradient in precision", gradients.gradient_in_precision, "narrow", ("no eager path",), own="always"),
+    Property("gradient at length", gradients.gradient_at_length, "reduced", own="always"),
+    Property("gradient in precision", gradients.gradient_in_precision, "reduced", ("no eager path",), own="always"),
     Property("twin", twins.equals_twin, needs=("exact",), own="always"),
     Property("implementations", twins.implementations_agree, needs=("an eager path",), own="always"),
     Property("bfloat16", partial(numerics.half, "bfloat16"), "measured", ("bfloat16",), own="always", cause=IN_HALF),

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...variants.contract import AttentionShape, Variant
+from ...variants.contract import AttentionShape
 from ..core.errors import Unsupported
 from .case import PARTS, Case, Inputs, RunSetting, gap
+from .masks import decoded
 from .numerics import SoftmaxReference
 from .result import Answers, Measured, NotJudged
 from .variant import EAGER, VariantFactory, VariantSource, build, resized, with_heads
@@ -56,7 +57,7 @@ def equals_twin(case: Case) -> Answers:
         yield Measured(1.0, 0.0, "kind is `exact`, but neither `twin` nor `impl=eager` says what it equals")
         return
     for sized in _sizes(case):
-        yield from _comparisons(sized, sized.module, "its twin")
+        yield from _comparisons(sized, sized, "its twin")
 
 
 def implementations_agree(case: Case) -> Answers:
@@ -64,10 +65,10 @@ def implementations_agree(case: Case) -> Answers:
     four times the larger error of softmax and eager"""
     for name in examined(case.factory, case.shape.device, case.thorough):
         # compiled and interpreted anew for each size, which takes seconds
-        for sized in _sizes(case) if name not in SLOW else [case] if case.narrow is case else []:
+        for sized in _sizes(case) if name not in SLOW else [case] if case.reduced is case else []:
             # as it is built, and as it runs: what a kernel takes it may say only then
             try:
-                yield from _comparisons(sized, sized.like(impl=name), f"impl={name}")
+                yield from _comparisons(sized, sized.rebuilt(impl=name), f"impl={name}")
             except Unsupported as refusal:
                 yield NotJudged(f"impl={name}: {refusal}")
 
@@ -91,41 +92,34 @@ def grouped_heads(case: Case) -> Answers:
 
 def _grouped(case: Case, heads: int, shared: int) -> Answers:
     # float64, where nothing but a wrong pair of heads makes a difference
-    shape = replace(case.shape, dtype="float64")
+    shapes = [replace(case.shape, dtype="float64", kv_heads=number) for number in (shared, heads)]
     try:
-        grouped, single = (
-            build(case.factory, replace(shape, kv_heads=number), case.seed).double() for number in (shared, heads)
-        )
+        built = [(shape, build(case.factory, shape, case.seed)) for shape in shapes]
     except Unsupported as refusal:
         yield NotJudged(str(refusal))
         return
-    place, inputs, mask = f"{heads} heads on {shared}, float64", case.inputs(), case.mask()
-    parts = (inputs.query, inputs.key[:, :shared], inputs.value[:, :shared])
+    grouped, single = (
+        Case(case.factory, shape, case.setting, case.seed, module=module, base=case.base) for shape, module in built
+    )
+    drawn, place = case.inputs(), f"{heads} heads on {shared}, float64"
+    parts = (drawn.query, drawn.key[:, :shared], drawn.value[:, :shared])
     query, key, value = leaves = [x.detach().double().requires_grad_() for x in parts]
-    hidden = None if inputs.hidden is None else inputs.hidden[:, 0].double()
+    hidden = None if drawn.hidden is None else drawn.hidden.double()
     # by number and not by `repeat_heads`, which variants call themselves: a wrong order would be wrong on both sides
     of_group = torch.arange(heads, device=query.device) // (heads // shared)
-    with case.widened("float64"):
-        output = grouped(query, key, value, mask, hidden)
-        expected = single(query, key[:, of_group], value[:, of_group], mask, hidden)
+    inputs = Inputs(query, key, value, hidden)
+    output = grouped.forward(inputs)
+    expected = single.forward(Inputs(query, key[:, of_group], value[:, of_group], hidden))
     yield Measured(gap(output, expected), TOLERANCE, f"output, {place}")
     found = [torch.autograd.grad(each.sum(), leaves, allow_unused=True) for each in (output, expected)]
     for name, ours, theirs in zip(("query", "key", "value"), *found, strict=True):
         if ours is not None and theirs is not None and theirs.any():
             yield Measured(gap(ours, theirs), TOLERANCE, f"gradient of {name}, {place}")
-    if not shape.causal or shape.cross or not single.decodes or single.state_bytes(single.shape) is None:
-        return
-    state, steps = None, []
-    with torch.no_grad(), case.widened("float64"):
-        first = [x[:, :, :DECODED] for x in leaves]
-        for at in range(first[0].shape[2]):
-            now = [x[:, :, at : at + 1] for x in first]
-            output, state = grouped.step_with(
-                now[0], now[1], now[2], state, None if hidden is None else hidden[:, at : at + 1]
-            )
-            steps.append(output)
-        expected = grouped(first[0], first[1], first[2], mask, None if hidden is None else hidden[:, :DECODED])
-    yield Measured(gap(torch.cat(steps, 2), expected), TOLERANCE, f"decoding, {place}")
+    shape, module = single.shape, single.module
+    if shape.causal and not shape.cross and module.decodes and module.state_bytes(module.shape) is not None:
+        few = inputs.part(0, DECODED)
+        steps = decoded(grouped, [few])[0][0]
+        yield Measured(gap(steps, grouped.run(few)), TOLERANCE, f"decoding, {place}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +163,7 @@ def examined(factory: VariantFactory, device: str, thorough: bool = True) -> tup
 def _sizes(case: Case) -> list[Case]:
     """The settings in the precision to be measured, then those at `HEAD_DIMS`."""
     if case.own:
-        return [case.narrow]
+        return [case.reduced]
     if "sizes" not in case.memo:
         found = [each for each in case.cases if each.dtype == case.dtype]
         device = torch.device(case.shape.device).type
@@ -186,11 +180,10 @@ def _sizes(case: Case) -> list[Case]:
     return sizes
 
 
-def _comparisons(case: Case, module: Variant, name: str) -> Answers:
+def _comparisons(case: Case, found: Case, name: str) -> Answers:
     if case.own and not case.fits_float64:
         yield NotJudged(TOO_LARGE)
         return
-    found = case.other(module)
     masks = [False]
     if case.shape.padding:
         # Kernels take another path with a mask, so both are run, where it costs little.
@@ -211,19 +204,19 @@ def _reference(case: Case, inputs: Inputs, valid: Tensor | None) -> tuple[Case, 
     eager = EAGER in case.factory.implementations
     if "twin" not in case.memo:
         if eager:
-            module = case.like(dtype="float64", impl=EAGER)
+            case.memo["twin"] = case.rebuilt(dtype="float64", impl=EAGER)
         else:
             shape = replace(case.shape, dtype="float64")
             module = build(VariantFactory.of(case.module.twin), shape, case.seed)
-        case.memo["twin"] = case.other(module, "float64")
+            case.memo["twin"] = case.with_module(module, "float64")
     twin, double = case.memo["twin"], Inputs(*(x.double() for x in inputs))
-    softmax = case.other(SoftmaxReference(case.shape).eval())
-    exact = softmax.other(softmax.module, "float64").passes(double, valid)
+    softmax = case.with_module(SoftmaxReference(case.shape).eval())
+    exact = softmax.with_module(softmax.module, "float64").passes(double, valid)
     errors = [gap(a, b) for a, b in zip(softmax.passes(inputs, valid), exact, strict=False)]
     expected = twin.passes(double, valid)
     if eager and case.module.kind != "exact":
         # Where scores are large the definition itself may err more than softmax does in this precision.
-        rounded = case.other(case.like(impl=EAGER)).passes(inputs, valid)
+        rounded = case.rebuilt(impl=EAGER).passes(inputs, valid)
         errors = [max(error, gap(a, b)) for error, a, b in zip(errors, rounded, expected, strict=True)]
     # An error of softmax that happens to be zero must not forbid a last bit to others.
     # 24: of 48 sound trials of scalable-softmax, whose scores are several times as large, one went beyond 16.

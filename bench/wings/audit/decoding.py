@@ -17,7 +17,7 @@ from torch import Tensor
 from ....variants.contract import Mask
 from ...gate.result import Answers, Measured, NotJudged
 from .convention import closing, sees_future, with_argument
-from .experiment import setup
+from .program import setup
 from .report import raised
 from .search import CACHES, parameters_of, picked
 from .subject import NAMES, Inputs, Kind, Subject, called
@@ -97,7 +97,7 @@ class Protocol:
         """Lines that print how far the pieces differ from one pass."""
         name = NAMES[subject.convention.kind][0]
         one_pass = subject.convention.call(padded=False, causal=True)
-        yield from setup(subject, f"{one_pass}{self.call}", None, True, length=ends[-1])
+        yield from setup(subject.convention, f"{one_pass}{self.call}", None, True, length=ends[-1])
         cache = "None" if self.place else "__import__('transformers').DynamicCache()"
         yield f"all, a, parts, cache, start = {name}, {one_pass}, [], {cache}, 0"
         whole = [each for each in ("valid", "seen", "pairs", "bias") if each in self.call]

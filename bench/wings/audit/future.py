@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...gate.result import Answer, Answers, Measured, NotJudged
-from .experiment import Experiment, confirmed
-from .subject import STILL, Subject, by_position, changed
+from ...gate.change import future as future_from
+from ...gate.result import Answers, NotJudged
+from .subject import STILL, Subject, changed
 
 OFF_BY_ONE = "off by one"
 
@@ -20,33 +20,24 @@ PREFIXES = (1, 3, 7, 15, 31, 32, 63)
 def future(subject: Subject) -> Answers:
     """Later content moves no earlier output: of a subject that claims to be causal a failure, else said."""
     length = subject.convention.length
-    experiments = [_after(cut, length) for cut in PREFIXES if cut < length]
-    size, experiment = max(((confirmed(each, subject), each) for each in experiments), key=lambda pair: pair[0])
-    if not size:
-        yield _in_training(subject, experiments)
+    changes = [future_from(length, cut, batch=2) for cut in PREFIXES if cut < length]
+    found = max((subject.moved(each, "leak, moves outputs") for each in changes), key=lambda each: each.value)
+    if found.value == 0:
+        yield found
+        # masks may be left out for speed, such as by a kernel for training alone
+        for change in changes if subject.claims and hasattr(subject.module, "train") else ():
+            yield subject.moved(replace(change, training=True), "leak in training alone, moves outputs")
         return
     near, cause = distances(influence(subject))
     if subject.claims:
-        text = f"leak at {near}{f' ({cause}?)' if cause else ''}, moves outputs by {size:.2g}"
-        yield Measured(size, STILL, text, tuple(experiment.program(subject)))
+        text = f"leak at {near}{f' ({cause}?)' if cause else ''}, moves outputs by {found.value:.2g}"
+        yield replace(found, detail=text)
     elif cause == OFF_BY_ONE:
         text = "sees 1 position ahead and no further, as a causal mask that is off by one: "
         text += "--causal makes it a leak, --no-causal accepts it"
-        yield NotJudged(text, Measured(size, STILL), "asks")
+        yield NotJudged(text, found, "asks")
     else:
-        text = f"looks both ways, at {near} (a leak if it should be causal: --causal)"
-        yield NotJudged(text, Measured(size, STILL), "note")
-
-
-def _in_training(subject: Subject, experiments: list[Experiment]) -> Answer:
-    """The same in training mode, where masks may be left out for speed."""
-    if subject.claims and hasattr(subject.module, "train"):
-        for experiment in (replace(each, training=True) for each in experiments):
-            size = experiment.size(subject)
-            if size:
-                text = f"leak in training alone, moves outputs by {size:.2g}"
-                return Measured(size, STILL, text, ("m.train()", *experiment.program(subject)))
-    return Measured(0.0, STILL)
+        yield NotJudged(f"looks both ways, at {near} (a leak if it should be causal: --causal)", found, "note")
 
 
 def future_under_mask(subject: Subject) -> Answers:
@@ -58,16 +49,9 @@ def future_under_mask(subject: Subject) -> Answers:
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, :2], valid[1, -2:], valid[:, length // 2] = False, False, False
     for cut in (length // 4, length // 2, length - 3):
-        late = _after(cut, length)
-        experiment = replace(late, valid=valid, look=late.look & valid)
-        size = confirmed(experiment, subject)
-        text = f"with a mask later content moves earlier outputs by {size:.2g}"
-        yield Measured(size, STILL, text, tuple(experiment.program(subject)))
-
-
-def _after(cut: int, length: int) -> Experiment:
-    late = (torch.arange(length) >= cut).expand(2, length)
-    return Experiment(where=late, look=~late, causal=True)
+        change = future_from(length, cut, batch=2)
+        change = replace(change, valid=valid, look=change.look & valid)
+        yield subject.moved(change, "with a mask later content moves earlier outputs")
 
 
 def influence(subject: Subject) -> Tensor:
@@ -75,12 +59,12 @@ def influence(subject: Subject) -> Tensor:
     length, kind = subject.convention.length, subject.convention.kind
     inputs = subject.draw(1)
     with torch.no_grad():
-        base = by_position(subject(inputs, None, True), kind)
+        base = subject.outputs(inputs, None, True)
         columns = []
         for position in range(length):
             where = (torch.arange(length) == position)[None]
             other = changed(kind, inputs, where, subject.convention.shape[0])
-            moved = by_position(subject(other, None, True), kind) - base
+            moved = subject.outputs(other, None, True) - base
             columns.append(moved[0].flatten(1).abs().amax(-1) > STILL * base.std())
     return torch.stack(columns, 1)
 

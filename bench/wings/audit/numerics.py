@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...gate.result import Answer, Answers, Measured, NotJudged
 from .convention import with_argument
-from .experiment import setup
+from .program import setup
 from .report import raised
 from .search import parameters_of
 from .subject import NAMES, STILL, Call, Subject, by_position, run
@@ -37,7 +37,7 @@ def draws(subject: Subject) -> Answers:
     with torch.no_grad():
         finite = bool(subject(inputs, None, subject.claims).isfinite().all())
     if not finite:
-        program = (*setup(subject, used, None, subject.claims), f"print(({used}).isfinite().float().mean())")
+        program = (*setup(subject.convention, used, None, subject.claims), f"print(({used}).isfinite().float().mean())")
         yield Measured(math.nan, STILL, "outputs are not all finite", program)
         return
     for seed in (0, 1):
@@ -49,7 +49,7 @@ def draws(subject: Subject) -> Answers:
             break
     words = "random draws in evaluation move outputs by" if seed else "two equal calls differ by"
     program = (
-        *setup(subject, call),
+        *setup(subject.convention, call),
         f"torch.manual_seed(0); a = {call}",
         f"torch.manual_seed({seed}); b = {call}",
         "print((a - b).abs().max() / a.std())",
@@ -70,9 +70,9 @@ def _program(
     subject: Subject, call: Call, valid: Tensor | None, causal: bool, loss: str, *lines: str
 ) -> tuple[str, ...]:
     """Lines that take the gradients `grads` of a loss of `a`, and print what the last of them say."""
-    names = ", ".join(NAMES[subject.convention.kind])
+    names = subject.convention.names
     return (
-        *setup(subject, call, valid, causal),
+        *setup(subject.convention, call, valid, causal),
         f"inputs = [each.requires_grad_() for each in ({names},)]",
         f"a = {call}",
         f"grads = torch.autograd.grad(({loss}).sum(), inputs)",
@@ -94,10 +94,10 @@ def _weights_have_gradients(subject: Subject) -> Answer:
 def _gradient_problems(subject: Subject) -> Iterator[Measured]:
     kind, length = subject.convention.kind, subject.convention.length
     # names of the inputs, and what brings a tensor into the order (batch, positions, ...)
-    names, turned = ", ".join(NAMES[kind]), ".transpose(1, 2)" if kind == "qkv" else ""
+    names, turned = subject.convention.names, subject.convention.turned
     call = subject.convention.call(padded=False, causal=True)
     leaves = [each.requires_grad_() for each in subject.draw()]
-    output = by_position(subject(tuple(leaves), None, True), kind)
+    output = subject.outputs(tuple(leaves), None, True)
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5))
     together = _gradients(output, weights, leaves)
     scale = max(1e-30, *(float(each.abs().max()) for each in together))
@@ -108,7 +108,7 @@ def _gradient_problems(subject: Subject) -> Iterator[Measured]:
 
     def elsewhere(real: Tensor, valid: Tensor | None, causal: bool) -> float:
         """The largest gradient, at positions that are not real, of the outputs that are."""
-        output = by_position(subject(tuple(leaves), valid, causal), kind)
+        output = subject.outputs(tuple(leaves), valid, causal)
         found = _gradients(output, weights * real.reshape(*real.shape, *[1] * (output.ndim - 2)), leaves)
         return max(float(by_position(each, kind)[~real].abs().max()) for each in found) / scale
 
@@ -131,7 +131,7 @@ def _gradient_problems(subject: Subject) -> Iterator[Measured]:
             yield Measured(size, STILL, f"padding gets gradients of the outputs of tokens ({size:.2g})", program)
     for at, name in enumerate(NAMES[kind] if kind == "qkv" else ()):
         alone = [each.detach().requires_grad_(here == at) for here, each in enumerate(leaves)]
-        output = by_position(subject(tuple(alone), None, True), kind)
+        output = subject.outputs(tuple(alone), None, True)
         size = float((_gradients(output, weights, [alone[at]])[0] - together[at]).abs().max()) / scale
         if size > SAME:
             others = "; ".join(f"{other} = {other}.detach()" for other in NAMES[kind] if other != name)
@@ -162,9 +162,8 @@ def _gradients(output: Tensor, weights: Tensor, leaves: list[Tensor]) -> list[Te
 
 def _derivative_error(subject: Subject) -> float:
     """The least error over steps and directions, in float64: a kink or a rounding meets some of them, a fault all."""
-    module = deepcopy(subject.module).double() if isinstance(subject.module, nn.Module) else subject.module
-    double = subject.with_module(module)
-    leaves = [each.double().requires_grad_() for each in subject.draw()]
+    double = subject.in_float64()
+    leaves = [each.requires_grad_() for each in double.draw()]
     errors = []
     try:
         output = double(tuple(leaves), None, True)
@@ -220,10 +219,10 @@ def half(subject: Subject) -> Answers:
 
 
 def _half_program(subject: Subject, name: str) -> tuple[str, ...]:
-    listed = ", ".join(NAMES[subject.convention.kind])
+    listed = subject.convention.names
     call = subject.convention.call(padded=False, causal=True)
     return (
-        *setup(subject, call, None, True),
+        *setup(subject.convention, call, None, True),
         f"m = m.to(torch.{name})",
         f"{listed}, = [x.to(torch.{name}) if x.is_floating_point() else x for x in ({listed},)]",
         f"a = ({call}).float()",
@@ -253,7 +252,7 @@ def compiled(subject: Subject, backend: str) -> Answers:
     size = float((fast - eager).abs().max() / eager.std())
     call = subject.convention.call(padded=False, causal=True)
     program = (
-        *setup(subject, call, None, True),
+        *setup(subject.convention, call, None, True),
         f"out = lambda m: (torch.manual_seed(0), {call})[1]",
         f"a, b = out(m), out(torch.compile(m, backend={backend!r}))",
         "print((a - b).abs().max() / a.std())",
@@ -286,7 +285,7 @@ def grouped(subject: Subject) -> Answers:
         yield NotJudged(text, Measured(size, SAME), "note")
         return
     program = (
-        *setup(subject, subject.convention.plain),
+        *setup(subject.convention, subject.convention.plain),
         "k, v = k[:, :2], v[:, :2]",
         f"a = {call}",
         "k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)",

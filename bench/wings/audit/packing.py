@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from ...gate.change import Change
 from ...gate.result import Answers, Measured, NotJudged
 from .convention import with_argument
-from .experiment import Experiment, confirmed, masks, setup
 from .numerics import AMOUNT_ALLOWED
+from .program import masks, setup
 from .search import parameters_of
-from .subject import NAMES, STILL, Subject, by_position
+from .subject import STILL, Subject
 
 PACKED = {
     "cu_seqlens": "torch.tensor([0, {first}, {length}], dtype=torch.int32)",
@@ -47,30 +48,23 @@ def packed(subject: Subject) -> Answers:
     call = with_argument(plain, argument, value)
     both = replace(subject, convention=replace(subject.convention, plain=call, causal=""))
     late = (torch.arange(length) >= first)[None]
-    experiments = [Experiment(where=~late, look=late), Experiment(where=late, look=~late)]
-    size, experiment = max(((confirmed(each, both), each) for each in experiments), key=lambda pair: pair[0])
-    if size and not promised:
-        yield NotJudged("position_ids alone do not keep texts apart", Measured(size, STILL), "note")
+    words = f"through {argument} one text moves another in its row"
+    found = max((both.moved(Change(where=each, look=~each), words) for each in (~late, late)), key=lambda x: x.value)
+    if found.value:
+        yield found if promised else NotJudged("position_ids alone do not keep texts apart", found, "note")
         return
-    if size:
-        text = f"through {argument} one text moves another in its row by {size:.2g}"
-        yield Measured(size, STILL, text, tuple(experiment.program(both)))
-        return
-    inputs = subject.draw(1)
-    kind = subject.convention.kind
-    axis = 2 if kind == "qkv" else 1
+    inputs, axis = subject.draw(1), 2 if subject.convention.kind == "qkv" else 1
     with torch.no_grad():
-        packed_row = by_position(both(inputs), kind)[:, first:]
+        packed_row = both.outputs(inputs)[:, first:]
         second = tuple(x.narrow(axis, first, length - first) for x in inputs)
-        alone = by_position(subject(second, None, subject.claims), kind)
+        alone = subject.outputs(second, None, subject.claims)
     size = float((packed_row - alone).abs().max() / alone.std())
-    names_of = ", ".join(NAMES[kind])
-    turned = ".transpose(1, 2)" if kind == "qkv" else ""
+    names, turned = subject.convention.names, subject.convention.turned
     program = (
-        *setup(subject, call, None, subject.claims, batch=1),
+        *setup(subject.convention, call, None, subject.claims, batch=1),
         f"a = ({call}){turned}[:, {first}:]",
         *masks(plain, 1, length - first, None, subject.claims),
-        f"{names_of}, = [x.narrow({axis}, {first}, {length - first}) for x in ({names_of},)]",
+        f"{names}, = [x.narrow({axis}, {first}, {length - first}) for x in ({names},)]",
         f"b = ({plain}){turned}",
         "print((a - b).abs().max() / b.std())",
     )
@@ -97,8 +91,8 @@ def window(subject: Subject) -> Answers:
         return
     where = torch.zeros(1, length, dtype=torch.bool)
     where[0, 0] = True
-    experiment = Experiment(where=where, look=~where, causal=True)
-    moved = experiment.movement(subject)[0] > STILL
+    change = Change(where=where, look=~where, causal=True)
+    moved = subject.movement(change)[0] > STILL
     reach = int(moved.nonzero().max()) if bool(moved.any()) else 0
     text = f"of {width}{f' in {layers} layers' if layers > 1 else ''} reaches {reach} back"
     # a window of blocks reaches as far as the block before it
@@ -107,8 +101,7 @@ def window(subject: Subject) -> Answers:
         return
     far = torch.zeros_like(where)
     far[0, 2 * width * layers :] = True
-    beyond = replace(experiment, look=far)
-    yield Measured(beyond.size(subject), STILL, f"{text}: it is ignored", tuple(beyond.program(subject)))
+    yield replace(subject.moved(replace(change, look=far), ""), detail=f"{text}: it is ignored")
 
 
 def _declared(module: Any) -> tuple[int, int]:

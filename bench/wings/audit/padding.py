@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from ...gate.change import Change
 from ...gate.result import Answers, Measured, NotJudged
-from .experiment import Experiment, confirmed, masks, setup
 from .numerics import AMOUNT_ALLOWED, draws
+from .program import masks, setup
 from .report import raised
-from .subject import NAMES, STILL, Subject, by_position
+from .subject import NAMES, STILL, Subject
 
 NO_MASK = NotJudged("no mask found")
 
@@ -26,19 +28,18 @@ def padding(subject: Subject) -> Answers:
     if not convention.padded:
         yield NO_MASK
         return
-    failed: dict[str, tuple[float, Experiment]] = {}
+    failed: dict[str, Measured] = {}
     for name, valid in layouts(convention.length):
-        experiment = Experiment(where=~valid, look=valid, valid=valid, causal=subject.masks_and_looks_back)
-        size = confirmed(experiment, subject)
-        if size:
-            failed[name] = size, experiment
+        change = Change(where=~valid, look=valid, valid=valid, causal=subject.masks_and_looks_back)
+        found = subject.moved(change, "padded content moves tokens")
+        if found.value:
+            failed[name] = found
     if not failed:
         yield Measured(0.0, STILL)
         return
-    size, experiment = max(failed.values(), key=lambda each: each[0])
+    found = max(failed.values(), key=lambda each: each.value)
     names = "the mask is ignored" if convention.mask_ignored else ", ".join(failed)
-    text = f"{names}: padded content moves tokens by {size:.2g}"
-    yield Measured(size, STILL, text, tuple(experiment.program(subject)))
+    yield replace(found, detail=f"{names}: {found.detail}")
 
 
 def layouts(length: int) -> Iterator[tuple[str, Tensor]]:
@@ -69,22 +70,21 @@ def amount(subject: Subject) -> Answers:
     inputs = subject.draw(1, length)
     short = tuple(each[:, :, :tokens] if kind == "qkv" else each[:, :tokens] for each in inputs)
     with torch.no_grad():
-        padded = by_position(subject(inputs, valid, causal), kind)[:, :tokens]
+        padded = subject.outputs(inputs, valid, causal)[:, :tokens]
         try:
-            alone = by_position(subject(short, None, causal), kind)
+            alone = subject.outputs(short, None, causal)
         except Exception:
             yield NotJudged(f"does not take {tokens} positions")
             return
     size = float((padded - alone).abs().max() / alone.std().clamp(min=1e-30))
     call, plain = (convention.call(padded=masked, causal=causal) for masked in (True, False))
-    turned = ".transpose(1, 2)" if kind == "qkv" else ""
     cut = f"[:, :, :{tokens}]" if kind == "qkv" else f"[:, :{tokens}]"
     program = (
-        *setup(subject, call, valid, causal, batch=1),
-        f"torch.manual_seed(0); a = ({call}){turned}[:, :{tokens}]",
-        f"{', '.join(NAMES[kind])} = {', '.join(name + cut for name in NAMES[kind])}",
+        *setup(subject.convention, call, valid, causal, batch=1),
+        f"torch.manual_seed(0); a = ({call}){convention.turned}[:, :{tokens}]",
+        f"{convention.names} = {', '.join(name + cut for name in NAMES[kind])}",
         *masks(plain, 1, tokens, None, causal),
-        f"torch.manual_seed(0); b = ({plain}){turned}",
+        f"torch.manual_seed(0); b = ({plain}){convention.turned}",
         "print((a - b).abs().max() / b.std())",
     )
     text = f"{length - tokens} padded positions behind {tokens} tokens move them by {size:.2g}"
@@ -95,10 +95,7 @@ def batch(subject: Subject) -> Answers:
     """Another sequence of the batch moves nothing."""
     other = torch.zeros(3, subject.convention.length, dtype=torch.bool)
     other[1] = True
-    experiment = Experiment(where=other, look=~other, causal=subject.claims)
-    size = confirmed(experiment, subject)
-    text = f"another sequence moves this one by {size:.2g}"
-    yield Measured(size, STILL, text, tuple(experiment.program(subject)))
+    yield subject.moved(Change(where=other, look=~other, causal=subject.claims), "another sequence moves this one")
 
 
 def empty_rows(subject: Subject) -> Answers:
@@ -114,9 +111,9 @@ def empty_rows(subject: Subject) -> Answers:
     leaves = [each.requires_grad_() for each in inputs if each.is_floating_point()]
     leaves += [each for each in getattr(subject.module, "parameters", list)() if each.requires_grad]
     call = convention.call(padded=True, causal=causal)
-    names = "" if convention.kind == "model" else ", ".join(NAMES[convention.kind])
+    names = "" if convention.kind == "model" else convention.names
     program = (
-        *setup(subject, call, valid, causal),
+        *setup(subject.convention, call, valid, causal),
         f"leaves = [each.requires_grad_() for each in [{names}]]",
         "leaves += [p for p in getattr(m, 'parameters', list)() if p.requires_grad]",
         f"a = ({call})[0]; print(a.isfinite().all())",

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache as cache_of_calls
 from types import CodeType
@@ -24,6 +26,9 @@ from torch import Tensor, nn
 
 from ....variants.contract import Mask
 from ...core.errors import SelectionError
+from ...gate.change import Change
+from ...gate.result import Measured
+from .program import of_change
 
 Kind = Literal["qkv", "layer", "model"]
 Inputs = tuple[Tensor, ...]
@@ -59,6 +64,16 @@ class Convention:
         switched = causal and bool(self.causal)
         return (self.padded_causal if padded else self.causal) if switched else (self.padded if padded else self.plain)
 
+    @property
+    def names(self) -> str:
+        """The inputs in a program, such as `q, k, v`."""
+        return ", ".join(NAMES[self.kind])
+
+    @property
+    def turned(self) -> str:
+        """The text behind a call that brings its output into the order (batch, positions, …)."""
+        return ".transpose(1, 2)" if self.kind == "qkv" else ""
+
     def __str__(self) -> str:
         kinds = {"qkv": "a function of query, key and value", "layer": "a layer", "model": "a model"}
         calls = {"call": self.plain, "padding": self.padded, "causal": self.causal}
@@ -69,11 +84,15 @@ class Convention:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A module or function with its convention, called in one way whatever it is. claims: it claims to be causal."""
+    """A module or function with its convention, called in one way whatever it is.
+
+    claims: it claims to be causal. dtype: of the inputs that are drawn for it.
+    """
 
     module: Any
     convention: Convention
     claims: bool = False
+    dtype: torch.dtype = torch.float32
 
     def __call__(self, inputs: Inputs, valid: Tensor | None = None, causal: bool = False) -> Tensor:
         """Output (batch, heads, positions, head_dim) of q, k, v; (batch, positions, width or vocabulary) of others.
@@ -87,10 +106,53 @@ class Subject:
 
     def draw(self, batch: int = 2, length: int | None = None, seed: int = 0) -> Inputs:
         """Inputs of the standard normal distribution, or tokens."""
-        return draw(self.convention.kind, self.convention.shape, batch, length or self.convention.length, seed)
+        drawn = draw(self.convention.kind, self.convention.shape, batch, length or self.convention.length, seed)
+        return tuple(each.to(self.dtype) if each.is_floating_point() else each for each in drawn)
 
     def with_module(self, module: Any) -> Subject:
         return replace(self, module=module)
+
+    def in_float64(self) -> Subject:
+        """The same with a copy of the module in float64."""
+        module = deepcopy(self.module).double() if isinstance(self.module, nn.Module) else self.module
+        return replace(self, module=module, dtype=torch.float64)
+
+    def outputs(self, inputs: Inputs, valid: Tensor | None = None, causal: bool = False) -> Tensor:
+        """As a call, but always (batch, positions, …)."""
+        return by_position(self(inputs, valid, causal), self.convention.kind)
+
+    def moved(self, change: Change, words: str) -> Measured:
+        """The largest movement over the standard deviation of all outputs; 0 where it is no more than rounding."""
+        size = self.size(change)
+        if size and isinstance(self.module, nn.Module) and not change.training:
+            # a module of float32 alone is judged by float32
+            with suppress(Exception):
+                size = size if self.in_float64().size(change) > size * 1e-3 else 0.0
+        return Measured(size, STILL, f"{words} by {size:.2g}", tuple(of_change(self.convention, change)))
+
+    def size(self, change: Change) -> float:
+        """The largest movement in this precision alone; 0 where it is no more than rounding."""
+        found = float(self.movement(change).max())
+        return found if found > STILL else 0.0
+
+    def movement(self, change: Change) -> Tensor:
+        """How far each output moves, (batch, positions), over the standard deviation of all.
+
+        What becomes NaN, or is no more, moves endlessly; what is NaN both times has not moved.
+        """
+        before = self.draw(*change.where.shape)
+        after = changed(self.convention.kind, before, change.where, self.convention.shape[0])
+        found = []
+        for inputs in (before, after):
+            # statistics that a module keeps in training must not pass from one call to the next
+            subject = self.with_module(deepcopy(self.module).train()) if change.training else self
+            with torch.no_grad():
+                found.append(subject.outputs(inputs, change.valid, change.causal))
+        base, other = found
+        spread = base[change.look & base.flatten(2).isfinite().all(-1)].std().clamp(min=1e-30)
+        same = (other.isnan() & base.isnan()) | (other == base)
+        moved = torch.where(same, 0.0, (other - base).nan_to_num(nan=torch.inf)).flatten(2).abs().amax(-1)
+        return torch.where(change.look, moved / spread, 0.0)
 
     @property
     def masks_and_looks_back(self) -> bool:

@@ -15,7 +15,7 @@ from attnbench.bench.gate.report import SETTINGS, CheckReport
 from attnbench.bench.wings.probe.page import gate_line
 from attnbench.bench.wings.probe.run_probe import examined_by
 
-CASE: Any = SimpleNamespace(affordable=None)
+CASE: Any = SimpleNamespace(one_head_if_slow=None)
 
 
 def multiplied(case: object) -> None:

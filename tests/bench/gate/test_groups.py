@@ -56,7 +56,7 @@ def test_heads_that_share_one_key_are_not_made_fewer_for_ever(monkeypatch):
     # as at 1,024 tokens, where a million scores are those of one head: two that share a key are as few as there are
     monkeypatch.setattr(module, "NARROW_SCORES", SHAPE.max_length**2)
     shape = replace(SHAPE, kv_heads=2)
-    narrow = Case("softmax", shape, RunSetting(shape.max_length, 1, "own")).narrow
-    assert (narrow.shape.heads, narrow.shape.kv_heads) == (2, 1)
-    assert narrow.narrow is narrow
+    reduced = Case("softmax", shape, RunSetting(shape.max_length, 1, "own")).reduced
+    assert (reduced.shape.heads, reduced.shape.kv_heads) == (2, 1)
+    assert reduced.reduced is reduced
     assert quick_gate("softmax", shape, form="own") is None
