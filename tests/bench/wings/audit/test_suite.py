@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.wings.audit.program import assigned
 from attnbench.bench.wings.audit.future import distances
+from attnbench.bench.wings.audit.program import assigned
 from attnbench.bench.wings.audit.suite import audit_module
 
 
