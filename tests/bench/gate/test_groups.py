@@ -3,41 +3,14 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from attnbench.bench.gate import PROPERTIES
 from attnbench.bench.gate import case as module
 from attnbench.bench.gate.case import Case, RunSetting
 from attnbench.bench.gate.suite import quick_gate
 from attnbench.variants import AttentionShape
-from attnbench.variants.contract import ScoredVariant
 
 SHAPE = AttentionShape(heads=4, head_dim=8, max_length=48, causal=True)
-
-
-class Interleaved(ScoredVariant):
-    """Pairs query head h with key head h modulo their number, where groups stand side by side."""
-
-    grouped = True
-
-    def forward(self, query, key, value, mask):
-        times = query.shape[1] // key.shape[1]
-        return super().forward(query, key.repeat(1, times, 1, 1), value.repeat(1, times, 1, 1), mask)
-
-
-class Ungrouped(ScoredVariant):
-    """Decodes with keys that nobody repeated."""
-
-    def step(self, query, key, value, state=None):
-        past = key.new_zeros(*query.shape[:2], 0, key.shape[3]) if state is None else state
-        past = torch.cat([past, key], 2)
-        return super().step(query, key, value, None)[0], past
-
-
-@pytest.mark.parametrize(("variant", "where"), [(Interleaved, "4 heads on 2"), (Ungrouped, "raised")])
-def test_wrong_pairs_of_heads_are_found(variant, where):
-    found = quick_gate(variant, SHAPE)
-    assert found is not None and found.property == "grouped heads" and where in found.detail
 
 
 def test_shared_heads_hold_and_one_head_shares_nothing():

@@ -67,14 +67,6 @@ class BoundsOfFirst(Honest):
         return super().forward(query, key, value, replace(mask, bounds=bounds))
 
 
-class BoundsOneEarlier(Honest):
-    takes_bounds: ClassVar = True
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        bounds = None if mask.bounds is None else mask.bounds - torch.tensor([1, 0])
-        return super().forward(query, key, value, replace(mask, bounds=bounds))
-
-
 class PaddingOfFirst(Honest):
     """Beyond 95 keys the padding of the first sequence is that of all."""
 
@@ -139,16 +131,6 @@ class WrongInAutocast(Honest):
         return output * 1.5 if torch.is_autocast_enabled("cpu") else output
 
 
-class ScaleBeyond512(ScoredVariant):
-    def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
-        return super().score(query, key, first) * (1.1 if key.shape[2] > 512 else 1.0)
-
-
-class GradientBeyond512(Honest):
-    def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
-        return super().score(query, Scaled.apply(key, 1.01) if key.shape[2] > 512 else key, first)
-
-
 class GradientOfBatch11(Honest):
     def score(self, query: Tensor, key: Tensor, first: int = 0) -> Tensor:
         return super().score(query, Scaled.apply(key, 1.01) if key.shape[0] >= 11 else key, first)
@@ -168,15 +150,12 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (TiledInStep, SHARED, "grouped heads"),
     (PairedHeads, CAUSAL, "grouped heads"),
     (BoundsOfFirst, EIGHT, "bounds"),
-    (BoundsOneEarlier, EIGHT, "bounds"),
     (PaddingOfFirst, EIGHT, "padding length"),
     (ScaledOverPadding, EIGHT, "padding content"),
     (GradientDoubledAlone, EIGHT, "layout"),
     (GatedLeak, CAUSAL, "causal"),
     (GatedLeakBeyond95, CAUSAL, "causal"),
     (WrongInAutocast, EIGHT, "bfloat16"),
-    (ScaleBeyond512, EIGHT, "padding length"),
-    (GradientBeyond512, EIGHT, "gradient at length"),
     (GradientOfBatch11, EIGHT, "gradient at length"),
     (GradientOfHead7, EIGHT, "gradient"),
 ]

@@ -11,22 +11,13 @@ from attnbench.variants.contract import AttentionShape, Mask
 
 NAMES = [
     "softmax[impl=eager]",
-    "rela[impl=eager]",
     "entmax15[impl=eager]",
-    "sparsemax[impl=eager]",
-    "relu-squared",
-    "sigmoid",
     "linear",
     "local[impl=eager,flange=8]",
-    "scalable-softmax",
-    "softmax1",
     "gated-linear",
     "delta",
     "differential",
     "topk",
-    "longformer[window=4]",
-    "dot",
-    "general",
 ]
 
 
