@@ -136,8 +136,8 @@ START_SECONDS = 4.0
 
 TIMING_START, GATE_SECONDS, OTHER_PASSES, LEAST_SAMPLE, USUAL_ROUNDS = 2.0, 0.3, 14, 0.015, 110
 """The parts of a timing: its start; the gate of a variant at few positions; its passes outside of the rounds (gate,
-warm-up, memory); seconds of a sample of short work, which is repeated; rounds until an interval is narrow enough. All are
-fitted to the committed Records of 42 timings, of which 39 lie within a factor of 2."""
+warm-up, memory); seconds of a sample of short work, which is repeated; rounds until an interval is narrow enough.
+Fitted to the committed Records of 42 timings, of which 39 lie within a factor of 2."""
 
 UNSAID_EXAMPLES = 2000
 """Examples of a split of which a recipe takes all."""
