@@ -26,10 +26,20 @@ def test_a_record_is_reached_within_the_cap_and_the_stations_of_the_page_are_cro
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("ATTNBENCH_DATA", str(tmp_path / "empty"))
     crossed = walk.walk(tmp_path / "run", *RUN, "--results", "results")
-    page = (walk.TREE / "docs" / "follow-one-cell.md").read_text(encoding="utf-8")
+    page = (walk.TREE / "docs" / "house.md").read_text(encoding="utf-8")
     stations = re.findall(r"^\| \d+ \| `(\S+)` \| `(\S+)` \|", page, re.MULTILINE)
     assert len(stations) > 15 and not [each for each in stations if each not in crossed]
     within_cap(crossed, "run")
+
+
+def test_the_ten_types_of_the_page_are_where_it_says():
+    page = (walk.TREE / "docs" / "house.md").read_text(encoding="utf-8")
+    types = re.findall(r"^\| `(\w+)` \| `(\S+\.py)` \|", page, re.MULTILINE)
+    assert len(types) == 10
+    for name, file in types:
+        assert re.search(rf"^class {name}\b", (walk.TREE / file).read_text(encoding="utf-8"), re.MULTILINE), name
+    places = re.findall(r"`((?:bench|variants|tasks)/[\w/.]+)`", page)
+    assert not [place for place in places if not (walk.TREE / place).exists()]
 
 
 @pytest.mark.slow  # a board under a tracer
