@@ -15,6 +15,7 @@ import attnbench
 ROOT = Path(attnbench.__file__).parent
 WINGS = {path.parent.name: [path.parent] for path in sorted((ROOT / "bench" / "wings").glob("*/__init__.py"))}
 WINGS["translation"].append(ROOT / "tasks" / "translation")
+WINGS["triton"] = [ROOT / "variants" / "kernels" / "triton"]
 """By name, the folders that are deleted, with the tests of the same name."""
 
 KEPT = ("bench", "variants", "tasks", "dashboards", "tests", "__init__.py", "__main__.py", "pyproject.toml")
