@@ -20,6 +20,8 @@ from attnbench.variants.ops import thresholds
 from attnbench.variants.ops.entmax import _weights, entmax, entmax15, sparsemax
 
 ALPHAS = (1.0, 1.0005, 1.05, 1.25, 1.5, 1.99, 2.0, 2.5, 3.0)
+FEW_ALPHAS = (1.0, 1.0005, 1.25, 1.5, 2.0, 2.5)
+"""One for each way of solving: softmax, next to it, Newton's method, both closed forms, and bisection."""
 INF = float("inf")
 
 
@@ -141,14 +143,14 @@ def test_alpha_gradient_keeps_its_digits_in_float32() -> None:
         torch.testing.assert_close(found.double(), exact, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", FEW_ALPHAS)
 def test_equal_scores_share_evenly(alpha: float) -> None:
     for keys, level in itertools.product((1, 2, 7, 1000), (-1e30, 0.0, 123.456, 1e30)):
         p = entmax(torch.full((2, keys), level), alpha)
         torch.testing.assert_close(p, torch.full((2, keys), 1 / keys), rtol=2e-6, atol=0)
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", FEW_ALPHAS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_row_of_minus_infinity_yields_zeros(alpha: float, dtype: torch.dtype) -> None:
     x = scores(3, 5, dtype=dtype)
@@ -163,7 +165,7 @@ def test_a_row_of_minus_infinity_yields_zeros(alpha: float, dtype: torch.dtype) 
     assert to_x.isfinite().all() and to_alpha.isfinite().all()
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", FEW_ALPHAS)
 def test_masked_entries_are_as_if_absent(alpha: float) -> None:
     x, upstream = scores(6, 12), scores(6, 12, seed=1)
     tail = x.clone()
@@ -179,7 +181,7 @@ def test_masked_entries_are_as_if_absent(alpha: float) -> None:
         assert not found[:, 8:].any() and not gradient[:, 8:].any()
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", FEW_ALPHAS)
 def test_huge_scores_are_no_trouble(alpha: float) -> None:
     top = torch.finfo(torch.float32).max
     x = torch.tensor([[top, -top, 0.0], [-top, -top, -INF], [1e20, 1e20, 1.0], [1e-38, 0.0, -1e-38], [0.0, -top, top]])
@@ -191,7 +193,7 @@ def test_huge_scores_are_no_trouble(alpha: float) -> None:
     assert to_x.isfinite().all() and to_alpha.isfinite().all()
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", FEW_ALPHAS)
 def test_a_number_that_is_none_stays_in_its_row(alpha: float) -> None:
     x = scores(5, 9)
     x[2, 3] = float("nan")
