@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from feature_cases import HEADS, VARIANTS, WIDTH, brute, build, draw
@@ -11,8 +9,6 @@ from feature_cases import HEADS, VARIANTS, WIDTH, brute, build, draw
 from attnbench.bench.core.errors import Unsupported
 from attnbench.variants.contract import AttentionShape, Mask
 from attnbench.variants.linear.cosformer import Cosformer
-from attnbench.variants.linear.linear import Linear
-from attnbench.variants.linear.performer import Performer
 
 every = pytest.mark.parametrize("name", VARIANTS)
 
@@ -69,16 +65,6 @@ def test_nothing_after_a_query_touches_it_even_by_rounding(name: str) -> None:
     for cut in (0, 40, 63, 64, 100, 148):
         changed = [torch.cat([x[:, :, : cut + 1], 1e3 * x[:, :, cut + 1 :]], 2) for x in inputs]
         assert torch.equal(variant(*changed, Mask(causal=True))[:, :, : cut + 1], before[:, :, : cut + 1])
-
-
-def test_density_counts_feature_entries_against_allowed_scores() -> None:
-    plain = AttentionShape(heads=2, head_dim=32, max_length=4096)
-    causal = AttentionShape(heads=2, head_dim=32, max_length=4096, causal=True)
-    assert Linear(plain).density(plain) == 2 * 32 / 4096
-    assert Cosformer(plain).density(plain) == 2 * 64 / 4096
-    assert Performer(plain).features == int(32 * math.log(32)) == 110
-    assert Performer(plain).density(plain) == 2 * 110 / 4096
-    assert Linear(causal).density(causal) == pytest.approx((2 * 32 + 64) * 4096 / (4096 * 4097 / 2))
 
 
 def test_cosformer_keeps_rectified_rows_finite_and_refuses_positions_beyond_its_range() -> None:

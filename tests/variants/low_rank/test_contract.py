@@ -1,14 +1,12 @@
-"""Gradients and memory of every low-rank variant."""
+"""Gradients of the low-rank variants whose landmarks are fewer than the tokens."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from low_rank_cases import built, draw, shape, valid_of
+from low_rank_cases import built, draw, valid_of
 
-from attnbench.bench.core.errors import Unsupported
 from attnbench.variants.contract import Mask, Variant
-from attnbench.variants.low_rank.linformer import Linformer
 from attnbench.variants.low_rank.nystrom import Nystrom
 from attnbench.variants.low_rank.skyformer import Skyformer
 
@@ -35,13 +33,3 @@ def test_the_gradient_is_the_derivative_of_the_output_with_fewer_landmarks_than_
     assert torch.autograd.gradcheck(
         lambda *heads: variant(*heads, mask)[:, :, valid[0]], inputs, atol=1e-6, rtol=1e-4, fast_mode=True
     )
-
-
-def test_nystrom_products_count_their_three_matrices_as_density() -> None:
-    long = shape(max_length=4096)
-    for variant in (Nystrom(long), Skyformer(long)):
-        assert variant.density(long) == (2 * 4096 * 128 + 128**2) / 4096**2
-    assert Nystrom(shape()).density(shape()) == 1.0
-    assert Linformer(long).density(long) == 128 / 4096
-    with pytest.raises(Unsupported, match="queries and keys must be its tokens"):
-        Nystrom(long)(*draw(5, 6, 6), Mask())

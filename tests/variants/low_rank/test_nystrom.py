@@ -9,7 +9,7 @@ import torch
 from low_rank_cases import HEADS, built, draw, shape, softmax, valid_of
 from torch import Tensor
 
-from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.variants.contract import Mask
 from attnbench.variants.low_rank.nystrom import Nystrom
 
@@ -56,3 +56,5 @@ def test_nystrom_adds_a_depthwise_convolution_of_the_real_values() -> None:
         torch.testing.assert_close(extra[b, h, i], expected, rtol=1e-9, atol=1e-10)
     with pytest.raises(SelectionError, match="odd width"):
         Nystrom(shape(), kernel=4)
+    with pytest.raises(Unsupported, match="queries and keys must be its tokens"):
+        without(*draw(5, 6, 6), Mask())

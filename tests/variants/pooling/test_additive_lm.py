@@ -11,7 +11,7 @@ from pooling_cases import DIM, HEADS, WINDOWED, average_by_loops, heads, make
 from torch import Tensor, nn
 
 from attnbench.bench.core.errors import SelectionError, Unsupported
-from attnbench.variants import AttentionShape, Mask
+from attnbench.variants import Mask
 from attnbench.variants.pooling.additive_lm import CausalConvolution
 
 
@@ -188,11 +188,3 @@ def test_dropout_of_additive_lm_falls_on_both_averages_and_on_nothing_in_evaluat
     stepped, _ = variant.step(*one)
     torch.manual_seed(9)
     torch.testing.assert_close(stepped, variant(*one, Mask(causal=True)))
-
-
-def test_two_logits_a_token_are_declared_of_all_pairs() -> None:
-    shape = AttentionShape(heads=1, head_dim=4, max_length=10)
-    causal = AttentionShape(heads=1, head_dim=4, max_length=10, causal=True)
-    assert make("additive-lm").density(shape) == 20 / 100
-    assert make("additive-lm").density(causal) == pytest.approx(20 / 55)
-    assert make("additive-lm").density(AttentionShape(heads=1, head_dim=4, max_length=1)) == 1.0

@@ -76,8 +76,3 @@ def test_fastformer_refuses_what_it_has_no_form_for() -> None:
         variant(q, k, v, Mask(causal=True))
     with pytest.raises(Unsupported, match="one sequence"):
         variant(q[:, :, :2], k, v, Mask())
-
-
-def test_fastformer_declares_two_logits_a_token_of_all_pairs() -> None:
-    shape = AttentionShape(heads=1, head_dim=4, max_length=10)
-    assert make("fastformer").density(shape) == 20 / 100

@@ -178,14 +178,6 @@ def test_dropout_of_feedforward_drops_a_key_whole_and_for_all_queries() -> None:
     assert torch.equal(first == 0, (first == 0).all(-1, keepdim=True).expand_as(first))
 
 
-def test_feedforward_declares_that_it_scores_each_key_once() -> None:
-    shape = AttentionShape(heads=1, head_dim=4, max_length=9)
-    causal = AttentionShape(heads=1, head_dim=4, max_length=9, causal=True)
-    variant = build("feedforward", shape)
-    assert variant.density(shape) == 9 / 81
-    assert variant.density(causal) == 9 / 45
-
-
 @pytest.mark.parametrize(("row", "wanted"), [(0, "far past"), (3, "next"), (2, "own")])
 @torch.no_grad()
 def test_rows_of_the_relative_tables_run_from_the_far_past_to_the_far_future(row: int, wanted: str) -> None:

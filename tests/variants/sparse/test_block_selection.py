@@ -55,16 +55,9 @@ def test_each_query_sees_its_own_block_and_the_nearest_others(block: int, blocks
         torch.testing.assert_close(variant(query[:, :, -5:], key, value, mask), output[:, :, -5:])
 
 
-def test_equal_blocks_are_taken_from_the_nearest_on() -> None:
-    variant, (query, key, _) = made(2, 3), drawn()
+def test_equal_blocks_are_taken_from_the_nearest_on_and_other_queries_are_refused() -> None:
+    variant, (query, key, value) = made(2, 3), drawn()
     seen = variant.weights(query, torch.zeros_like(key), Mask(causal=True))[0, 0] != 0
     assert seen[11].nonzero().flatten().tolist() == [6, 7, 8, 9, 10, 11]
-
-
-def test_density_counts_the_blocks_and_the_means() -> None:
-    shape = AttentionShape(heads=1, head_dim=4, max_length=8, causal=True)
-    # blocks of 2: 3 pairs in each own block; one past block for six queries; 0, 1, 2 and 3 means of two queries each
-    assert BlockSelection(shape, block=2, blocks=2).density(shape) == (4 * 3 + 6 * 2 + 2 * 6 / 2) / 36
-    assert BlockSelection(shape, block=8).density(shape) == 1.0
     with pytest.raises(Unsupported, match="one sequence"):
-        made(4, 3)(*(x[:, :, :n] for x, n in zip(drawn(), (9, 5, 5), strict=True)), Mask(causal=True))
+        variant(query[:, :, :9], key[:, :, :5], value[:, :, :5], Mask(causal=True))

@@ -131,13 +131,6 @@ def test_of_equal_scores_the_last_are_taken() -> None:
     assert not highest(scores, torch.zeros(6, dtype=torch.bool), 3).any()
 
 
-def test_density_counts_the_chosen_pairs_and_the_products_of_the_indexer() -> None:
-    for causal, chosen in ((True, 1 + 2 + 3 * 6), (False, 3 * 8)):
-        shape = AttentionShape(heads=8, head_dim=16, max_length=8, causal=causal)
-        variant = Indexer(shape, k=3, index_heads=2, index_dim=4)
-        assert variant.density(shape) == pytest.approx(chosen / (36 if causal else 64) + 2 * 4 / (2 * 8 * 16))
-
-
 def test_other_sequences_and_no_hidden_state_are_refused() -> None:
     variant, (query, key, value, hidden) = made(), drawn()
     with pytest.raises(Unsupported, match="one sequence"):
