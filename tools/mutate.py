@@ -43,6 +43,7 @@ FOLDERS = ("bench", "variants", "tasks", "dashboards")
 # code that only runs on a GPU, and fingerprints of code, which see any change
 LEAVE_OUT = ("fingerprint", "captured_step", "device_tokens", "energy", "gpu.py", "triton", "__init__")
 TOKENS = "not changed_code_has_a_raised_version and not nothing_is_fingerprinted and not test_negative_results"
+EXAMPLES = "tests/architecture/test_docstrings.py::test_the_examples_of_a_module_hold[{}]"
 FAST = "not slow and not soak and not gpu"
 SWAPS: dict[type, type] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult,
@@ -209,21 +210,25 @@ def located(place: Place, sources: Sources, renamed: dict[str, str]) -> Place | 
 
 
 def test_files(tree: Path) -> dict[str, str]:
-    """Test files with their text, without those that test the text of files and of documents."""
-    paths = [path for path in (tree / "tests").rglob("test_*.py") if not {"architecture", "docs"} & set(path.parts)]
-    return {str(path.relative_to(tree)): path.read_text(encoding="utf-8") for path in sorted(paths)}
+    """Test files with their text, without those that test the text of files."""
+    paths = sorted((tree / "tests").rglob("test_*.py"))
+    files = {str(path.relative_to(tree)): path.read_text(encoding="utf-8") for path in paths}
+    examples = EXAMPLES.partition("::")[0]
+    return {file: text for file, text in files.items() if file == examples or file.split("/")[1] != "architecture"}
 
 
 def killers(by: str, files: dict[str, str]) -> list[str]:
     """The test that killed a fault before, with all its cases, in whatever file it is now."""
     file, _, test = by.removeprefix("FAILED ").partition("::")
+    if EXAMPLES.startswith(f"{file}::"):
+        return [f"{file}::{test.partition(' - ')[0]}"]
     name = re.split(r"\W", test)[0]
     holders = [path for path, text in files.items() if name and f"def {name}(" in text]
     return [f"{path}::{name}" for path in holders if path == file or len(holders) == 1]
 
 
-def near(place: Place, files: dict[str, str]) -> list[str]:
-    """Test files of the same folder, of the same name first; then those that name the function or the module."""
+def near(place: Place, source: str, files: dict[str, str]) -> list[str]:
+    """The examples of docstrings, test files of the same folder, and those that name the function or the module."""
     path = Path("tests", place.file)
     words = {path.stem, *place.function.split(".")} - {"__init__"}
     same = str(path.with_name(f"test_{path.name}"))
@@ -235,7 +240,8 @@ def near(place: Place, files: dict[str, str]) -> list[str]:
     def distance(file: str) -> tuple[bool, bool, bool, int]:
         return file != same, file not in inside, Path(file).parent != path.parent, -named[file]
 
-    return sorted(found, key=distance)
+    examples = [EXAMPLES.format(place.file)] if ">>> " in source else []
+    return examples + sorted(found, key=distance)
 
 
 def run(tree: Path, entries: list[dict[str, Any]], state: Path, renamed: dict[str, str], budget: int) -> None:
@@ -249,13 +255,14 @@ def run(tree: Path, entries: list[dict[str, Any]], state: Path, renamed: dict[st
         place = located(before, sources, renamed)
         stages = {"gone": [""]}
         if place is not None:
-            stages = {"killer": killers(entry.get("by", ""), files), "near": near(place, files)}
+            source = sources.texts[place.file]
+            stages = {"killer": killers(entry.get("by", ""), files), "near": near(place, source, files)}
         for stage, tests in stages.items():
             if before.name in killed or (before.name, stage) in done or not tests:
                 continue
             outcome, by = "gone", ""
             if place is not None:
-                outcome, by = with_fault(tree, place, sources.texts[place.file], tests, budget, state)
+                outcome, by = with_fault(tree, place, source, tests, budget, state)
             if outcome == "killed":
                 killed.add(before.name)
             line = asdict(place or before) | {"stage": stage, "outcome": outcome, "by": by}

@@ -81,8 +81,10 @@ def test_tests_of_the_same_folder_come_first_and_a_killer_is_found_where_it_is_n
         "tests/bench/cli/test_run.py": "line.cut()",
         "tests/tasks/test_text.py": "lines",
     }
-    assert mutate.near(place, files) == [*files][:3]
-    assert mutate.near(replace(place, file="bench/line.py"), files) == ["tests/bench/cli/test_run.py"]
+    assert mutate.near(place, SOURCE, files) == [*files][:3]
+    assert mutate.near(replace(place, file="bench/line.py"), SOURCE, files) == ["tests/bench/cli/test_run.py"]
+    examples, *others = mutate.near(place, f"{SOURCE}    >>> 1", files)
+    assert examples.endswith("[bench/core/line.py]") and others == [*files][:3]
     for folder in ("core", "old"):
         by = f"FAILED tests/bench/{folder}/test_line.py::test_cut[1-2] - assert 0"
         assert mutate.killers(by, files) == ["tests/bench/core/test_line.py::test_cut"]
