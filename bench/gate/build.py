@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,6 +34,20 @@ class Incorrect(Exception):
     """A property of the gate fails; the message names it."""
 
 
+def built(spec: Spec, shape: AttentionShape) -> Variant:
+    """The variant, not examined; raises Unsupported with its reason where it refuses the shape."""
+    variant: Variant = VARIANTS.build(spec, shape)
+    reason = variant.supports(shape)
+    if reason:
+        raise Unsupported(reason)
+    return variant
+
+
+def build_unchecked(spec: Spec) -> BuildVariant:
+    """For a variant that has passed the gate on the same shape already."""
+    return partial(built, spec)
+
+
 def build_checked(spec: Spec, batch: int = 1) -> BuildVariant:
     """Makes the variant for each layer's shape; raises Unsupported with its reason, Incorrect where the gate fails.
 
@@ -41,10 +56,9 @@ def build_checked(spec: Spec, batch: int = 1) -> BuildVariant:
     # A translation model uses a variant in three ways, and each may be wrong by itself. Layers of one variant differ
     # in nothing else that the gate looks at, so that one of each is enough.
     checked: set[tuple[Spec, bool, bool]] = set()
-    build_any = build_unchecked(spec)
 
     def build(shape: AttentionShape) -> Variant:
-        variant = build_any(shape)
+        variant = built(spec, shape)
         of_layer = spec.at(shape.layer)
         use = (of_layer, shape.causal, shape.cross)
         if use not in checked:
@@ -84,26 +98,13 @@ def switch_off_wrong(shape: AttentionShape, batch: int, form: Form) -> dict[str,
 
 
 def words(failure: Result) -> str:
-    """What fails, where, and by how much."""
+    """The property that fails, where, and by how much."""
     sized = f": {failure.measured:.2g}, allowed {failure.allowed:.2g}" if failure.allowed > 0 else ""
     return f"{failure.property}: {failure.detail or failure.measured}{sized}"
 
 
-def build_unchecked(spec: Spec) -> BuildVariant:
-    """As `build_checked`, for a variant that has passed the gate on the same shape already."""
-
-    def build(shape: AttentionShape) -> Variant:
-        variant: Variant = VARIANTS.build(spec, shape)
-        reason = variant.supports(shape)
-        if reason:
-            raise Unsupported(reason)
-        return variant
-
-    return build
-
-
 def build_checked_cached(cache: Path, machine_id: str, batch: int = 1) -> Builder:
-    """As `build_checked`, but a variant that passed on this machine, with the same files, is not examined again.
+    """The same as `build_checked`, but a variant that passed here before, with the same files, is not examined again.
 
     The short form of a shape is examined once for all lengths, the length and the batch to be measured by themselves. A
     failure is never stored: it may have come from a machine that was short of memory. A cache that cannot be written,
@@ -111,10 +112,8 @@ def build_checked_cached(cache: Path, machine_id: str, batch: int = 1) -> Builde
     """
 
     def build_with(spec: Spec) -> BuildVariant:
-        unchecked = build_unchecked(spec)
-
         def build(shape: AttentionShape) -> Variant:
-            variant = unchecked(shape)
+            variant = built(spec, shape)
             for form, file in verdicts(cache, machine_id, batch, spec, shape).items():
                 # a verdict that somebody else could have put there is none
                 if is_trusted(file):
@@ -134,13 +133,13 @@ def build_checked_cached(cache: Path, machine_id: str, batch: int = 1) -> Builde
 
 
 def verdicts(cache: Path, machine_id: str, batch: int, spec: Spec, shape: AttentionShape) -> dict[Form, Path]:
-    """By form of the gate, the file that is there once `spec` has passed it on this machine."""
+    """The file, by form of the gate, that is there once `spec` has passed it on this machine."""
     # layers differ in nothing that the gate looks at; see `build_checked`
     of_layer, shape = spec.at(shape.layer), replace(shape, layer=0)
     # Where the gate takes a longer form, since the variant refuses the short one, its verdict is not shared.
     short = replace(shape, max_length=min(BASE_LENGTH, shape.max_length))
     try:
-        build_unchecked(of_layer)(short)
+        built(of_layer, short)
     except Unsupported:
         short = shape
     # of the batch the short form takes as many as it can afford
@@ -150,7 +149,7 @@ def verdicts(cache: Path, machine_id: str, batch: int, spec: Spec, shape: Attent
 
 
 def has_passed(cache: Path, machine_id: str, batch: int, spec: Spec, shape: AttentionShape) -> bool:
-    """Whether `build_checked_cached` would build it without examining it."""
+    """True if `build_checked_cached` would build it without examining it."""
     return all(is_trusted(file) for file in verdicts(cache, machine_id, batch, spec, shape).values())
 
 

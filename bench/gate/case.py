@@ -31,9 +31,9 @@ FEW = 13
 HELD_SCORES = 8
 """Tensors of the size of all scores that a pass and its gradient hold at once, as measured for the plainest maps."""
 INPUTS = ("query", "key", "value", "hidden")
-"""Of `Inputs`; without the last for a variant that does not take the hidden state."""
+"""Names of `Inputs`; the last is of variants that take the hidden state."""
 PARTS = ("output", "gradient of query", "gradient of key", "gradient of value", "gradient of the hidden state")
-"""Of `Case.passes`; without the last for a variant that does not take the hidden state."""
+"""Names of what `Case.passes` gives; the last is of variants that take the hidden state."""
 
 Kind = Literal["usual", "many", "training", "after step", "own"]
 
@@ -231,21 +231,22 @@ class Case:
             return self.module(inputs.query, inputs.key, inputs.value, self.mask(valid, **more), inputs.states)
 
     def widened(self, dtype: str) -> Widened | nullcontext[None]:
-        """What passes in `dtype` run in: in float64 all of it is that."""
-        return Widened() if dtype == "float64" and self.base.casts_down else nullcontext()
+        """The mode in which passes in `dtype` run: float64 stays float64 throughout."""
+        keeps = dtype == "float64" and self.base.casts_down
+        return Widened() if keeps else nullcontext()  # type: ignore[no-untyped-call]
 
     @cached_property
     def casts_down(self) -> bool:
-        """Whether code that is given float64 casts it down; a mode that asks each operation is slow where none does."""
+        """True if code that is given float64 casts it down; a mode that asks each operation is slow where none does."""
         shape = replace(self.shape, dtype="float64", dropout=0.0)
         few = Inputs(*(x.double() for x in self.inputs(min(self.length, FEW), batch=1)))
-        found = Widened()
+        found = Widened()  # type: ignore[no-untyped-call]
         with suppress(Exception), found, torch.no_grad():
             build(self.factory, shape, self.seed)(few.query, few.key, few.value, self.mask(), few.states)
         return bool(found.casts > 0)
 
     def moved(self, change: Change, words: str) -> Measured:
-        """How far the outputs of `inputs()` move, relative to the largest of those that should stay."""
+        """The movement of the outputs of `inputs()`, relative to the largest of those that should stay."""
         where = change.where[:, None, :, None].to(self.shape.device)
         inputs, other = self.inputs(), self.inputs(salt=1)
         # Ten times as large, so that a small weight on what changes shows.
@@ -294,8 +295,8 @@ class Case:
             arriving = self.grad_output(output) if grad_output is None else grad_output
             if not output.requires_grad:
                 return [output, *(torch.zeros_like(x) for x in leaves)]
-            found = torch.autograd.grad(output, list(leaves), arriving, allow_unused=True)
-        return [output.detach(), *(torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True))]
+            found = torch.autograd.grad(output, list(leaves), arriving, allow_unused=True, materialize_grads=True)
+        return [output.detach(), *found]
 
     @cached_property
     def in_float64(self) -> Case | None:
@@ -312,7 +313,7 @@ class Case:
 
     @cached_property
     def tolerance(self) -> float:
-        """What rounding explains, relative to the largest output."""
+        """The difference that rounding explains, relative to the largest output."""
         if self.dtype == torch.float64:
             # far above the rounding of float64 and far below any leak through a real path
             return 1e-9
@@ -349,8 +350,10 @@ class Case:
         return process_time() - start
 
     def of_size(self, heads: int, length: int) -> Case:
-        """Of fewer heads or positions, at the length to be measured; this one where the variant refuses that, or where
-        the shape would stay the same, since its heads share one key."""
+        """The case with fewer heads or positions, at the length to be measured.
+
+        It is this one where the variant refuses that, or the shape would stay the same, since its heads share one key.
+        """
         shape = with_heads(replace(self.shape, max_length=length), heads)
         with suppress(Unsupported):
             if shape != self.shape:
@@ -359,14 +362,17 @@ class Case:
 
     @cached_property
     def one_head_if_slow(self) -> Case:
-        """At the length to be measured, one head where a sequence with all of them takes long."""
+        """This case; at the length to be measured with one head, where a sequence with all of them takes long."""
         cheap = not self.own or self.shape.heads == 1 or self.seconds <= SEQUENCE_SECONDS
         return self if cheap else self.of_size(1, self.length)
 
     @cached_property
     def reduced(self) -> Case:
-        """At the length to be measured, no more heads than a million scores take, no more tokens than float64 may have,
-        and half as many as long as a pass takes long: for float64 and gradients, which cost most."""
+        """The case for float64 and gradients, which cost most; another one at the length to be measured alone.
+
+        It has no more heads than a million scores take, no more tokens than float64 may have, and half as many as long
+        as a pass takes long.
+        """
         if not self.own:
             return self
         length = self.length if self.length <= DOUBLE_LENGTH else NARROW_LENGTH

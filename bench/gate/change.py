@@ -36,7 +36,7 @@ class Subject(Protocol):
     """Whatever is examined."""
 
     def moved(self, change: Change, words: str) -> Measured:
-        """How far a change moves outputs that should stay, and what rounding explains; `words` say what moves what."""
+        """The movement of outputs that should stay, and what rounding explains; `words` say what moves what."""
 
 
 def future(length: int, cut: int, batch: int, parts: tuple[str, ...] = ()) -> Change:

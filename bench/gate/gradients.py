@@ -28,7 +28,7 @@ LONG_STEPS = (1e-6, 1e-7, 1e-8)
 """Shorter ones, since among more scores one lies sooner at a kink or a jump."""
 LONG_ALLOWED = 3e-4
 ALONG = 3.0
-"""How far a direction goes along the gradient, in standard deviations of its random part."""
+"""The part of a direction along the gradient, in standard deviations of its random part."""
 PRECISION_ALLOWED = 1e-4
 FLIPPED = 0.01
 """Share of the rows whose gradient may differ: where rounding puts a weight on the other side of a kink."""
@@ -84,11 +84,12 @@ def gradient_at_length(case: Case) -> Answers:
             yield NotJudged("no gradient at all; `gradient reaches` says so")
             return
         grad_output = case.grad_output(output)
-        found = torch.autograd.grad(output, [*leaves, *trained], grad_output, allow_unused=True)
+        gradients = torch.autograd.grad(
+            output, [*leaves, *trained], grad_output, allow_unused=True, materialize_grads=True
+        )
     output = output.detach()
     generator = torch.Generator().manual_seed(case.seed)
     tensors = [*inputs, *trained]
-    gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(tensors, found, strict=True)]
     sizes = [float(g.norm()) for g in gradients]
     # Each tensor in units of its gradient, so that a small gradient has as much to say as a large one.
     largest = max(sizes)
@@ -143,7 +144,7 @@ def gradient_in_precision(case: Case) -> Answers:
     allowed = max(8 * case.tolerance, PRECISION_ALLOWED)
 
     def differing(arriving: Tensor) -> tuple[list[Tensor], list[float], float]:
-        """Which rows of the gradients differ, (batch, heads, rows), the shares of those, and the gap of outputs."""
+        """The rows of the gradients that differ, (batch, heads, rows), the shares of those, and the gap of outputs."""
         found = case.passes(inputs, valid, arriving)
         expected = double.passes(Inputs(*(x.double() for x in inputs)), valid, arriving.double())
         rows = []
@@ -204,15 +205,17 @@ def directions(case: Case) -> Answers:
         if not output.requires_grad:
             yield NotJudged("no gradient at all; `gradient reaches` says so")
             return
-        found = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
+        gradients = torch.autograd.grad(
+            output, list(named.values()), grad_output, allow_unused=True, materialize_grads=True
+        )
 
     def loss(tensor: Tensor, moved: Tensor) -> float:
         with torch.no_grad():
             tensor.copy_(moved)
             return float((case.forward(leaves, valid) * grad_output).sum())
 
-    for (name, tensor), given in zip(named.items(), found, strict=True):
-        gradient, kept = torch.zeros_like(tensor) if given is None else given, tensor.detach().clone()
+    for (name, tensor), gradient in zip(named.items(), gradients, strict=True):
+        kept = tensor.detach().clone()
         # A random direction in all entries at once tests every entry; entry by entry would cost a pass for each.
         for _ in range(2):
             direction = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
@@ -248,8 +251,8 @@ def _reached(case: Case) -> set[str]:
         named = dict(zip(INPUTS, leaves, strict=False)) | _trained(moved.module)
         if not loss.requires_grad:
             return set()
-        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return {name for name, g in zip(named, found, strict=True) if g is not None and bool((g != 0).any())}
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True, materialize_grads=True)
+    return {name for name, gradient in zip(named, found, strict=True) if gradient.any()}
 
 
 def _padded(case: Case, inputs: Inputs) -> Tensor | None:

@@ -31,7 +31,7 @@ COUNTS = (1000, 3000)
 FEW = 24
 """Positions where many passes are made."""
 RATE = 0.3
-"""Not a half, where the rate and what it leaves are the same."""
+"""The drop rate. At 0.5 it equals the keep rate, and a swap would go unseen."""
 DRAWS = 48
 NO_WEIGHTS = NotJudged("it shows no weights")
 NOT_LINEAR = NotJudged("the output is not linear in the values")
@@ -316,7 +316,7 @@ def _allowed(case: Case, inputs: Inputs, valid: Tensor | None, like: Tensor) -> 
 
 
 def _linear_in_value(case: Case) -> bool:
-    """Whether twice the values give twice the output, and no values none."""
+    """True if twice the values give twice the output, and no values none."""
     inputs = case.inputs(min(case.length, FEW))
     output, twice = case.run(inputs), case.run(replace(inputs, value=2 * inputs.value))
     none = case.run(replace(inputs, value=torch.zeros_like(inputs.value)))

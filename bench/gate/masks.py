@@ -26,7 +26,7 @@ FEW = 24
 """Positions where each query takes a sequence of its own."""
 PAIR_SECONDS = 0.2
 BATCH_SECONDS = 1.5
-"""Of the processor, which other work on the machine does not lengthen."""
+"""Seconds of the processor, which other work on the machine does not lengthen."""
 STATE_FACTOR = 2.5
 """Buffers that double when full hold up to twice what is declared."""
 STATE_SLACK_BYTES = 512
@@ -312,7 +312,7 @@ def packed_sequences(case: Case) -> Answers:
 
 
 def _kinds(keys: int) -> dict[str, Tensor]:
-    """Which keys are real: (keys,), at least one."""
+    """Layouts of padding by name: the keys that are real, (keys,), at least one."""
     at = torch.arange(keys)
     holes = torch.rand(keys, generator=torch.Generator().manual_seed(keys)) < 0.7
     return {
@@ -354,7 +354,7 @@ def steps_equal_forward(case: Case) -> Answers:
 
 
 def _decoding_error(case: Case, found: Tensor, expected: Tensor) -> float:
-    """As `gap`; where float64 tells a wrong row by itself, of the rows nine in ten, if hardly one is far off.
+    """The gap of two outputs; of nine rows in ten, where float64 finds a wrong row by itself and hardly one is far off.
 
     A recurrence divides its output by its size, and where query and key are nearly at right angles, a sum over its
     state is not rounded as the forward pass is. Far off is a row whose two last keys have scores so near that rounding

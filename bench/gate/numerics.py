@@ -260,7 +260,7 @@ def compiled(case: Case) -> Answers:
     valid = inputs.padded_from(max(1, 2 * inputs.key.shape[2] // 3))
     torch._dynamo.reset()
     try:
-        traced = torch.compile(case.rebuilt().module, backend="eager", dynamic=False)
+        traced: Any = torch.compile(case.rebuilt().module, backend="eager", dynamic=False)
         found = case.with_module(traced).run(inputs, valid)
     except Exception as error:
         # of the compiler, since the code itself runs

@@ -54,7 +54,7 @@ NEEDS: dict[str, tuple[Callable[[Case], object], str]] = {
     "bfloat16": (lambda case: case.thorough or case.shape.dtype == "bfloat16", "bfloat16 is not measured"),
     "float16": (lambda case: case.thorough or case.shape.dtype == "float16", "float16 is not measured"),
 }  # fmt: skip
-"""By name, what a shape or a variant must have for a property to apply, and the reason where it has not."""
+"""Conditions by name: what a shape or a variant must have for a property to apply, and the reason where it has not."""
 
 
 @dataclass(frozen=True, slots=True)

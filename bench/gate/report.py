@@ -44,7 +44,7 @@ class Setting:
 
     @property
     def length(self) -> int:
-        """Not a power of two where it looks back, since a table or a kernel may end at 512."""
+        """Positions; no power of two where it looks back, since a table or a kernel may end at 512."""
         return LONGER if self.causal and self.padding else LENGTH
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class CheckReport:
 
     @property
     def first_error(self) -> str:
-        """Where every property that applies ended in an exception: the first in words, as it is likely that of all."""
+        """The first error if every property that applies raised one: they usually share one cause."""
         tested = [result for _, result in self.worst() if result.held is not None]
         raised = tested and all(result.held is False and result.detail.startswith("raised ") for result in tested)
         return f"no property could be tested; the first attempt {tested[0].detail}" if raised else ""

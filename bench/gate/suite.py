@@ -19,7 +19,7 @@ from .variant import VariantSource, with_heads
 
 LONG_LENGTH = 384
 SHORT_HEADS = 5
-"""At few positions: more than four, since a kernel may take heads by fours."""
+"""Heads at few positions: more than four, since a kernel may take heads by fours."""
 SHORT_GROUPS = 2
 """Heads that share a key: with one group alone no order of the groups is wrong."""
 CHECKED_BATCH = 10
@@ -175,7 +175,7 @@ def _findings(
     batch: int,
     thorough: bool,
 ) -> Iterator[Result]:
-    """At `length` positions and few heads, or at the length to be measured where that is None."""
+    """Results at `length` positions and few heads, or at the length to be measured where that is None."""
     # Dropout is set by the properties themselves.
     shape = replace(shape, dropout=0.0)
     own = RunSetting(shape.max_length, 1, "own") if length is None else None

@@ -41,13 +41,14 @@ SWITCHES: dict[str, tuple[Callable[[], bool], Callable[[bool], None]]] = {
     "flash": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
     "efficient": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
 }
-"""Of PyTorch's attention kernels on a CUDA device, by the names that softmax has for them; `math` is always there."""
+"""PyTorch's attention kernels on a CUDA device, by the names that softmax has for them: whether each may run, and its
+switch. `math` is always there."""
 GROUPED = (6, 2)
 """Heads, and keys that they share: groups of more than two, and more than one of them."""
 DECODED = 8
 """Tokens that are decoded one by one."""
 TOLERANCE = 1e-9
-"""Far above rounding in float64."""
+"""The difference that is allowed in float64, far above its rounding."""
 
 
 def equals_twin(case: Case) -> Answers:
@@ -233,7 +234,7 @@ def differences(
     allowed: list[float],
     place: str,
 ) -> Answers:
-    """How far each of `Case.passes` is from that of the `twin` in float64.
+    """The difference of each of `Case.passes` from that of the `twin` in float64.
 
     A row may differ further by four times what it moves by in float64 itself where each entry of the inputs moves by a
     rounding: a score that is nearly zero may fall on the other side of a kink, or be divided by.

@@ -23,7 +23,7 @@ VariantSource = Spec | str | type[Variant] | Callable[[AttentionShape], Variant]
 
 @dataclass(frozen=True, slots=True)
 class VariantFactory:
-    """How instances come to be: `make(shape, **parameters)`. `implementations` are the values of a parameter `impl`;
+    """A maker of instances: `make(shape, **parameters)`. `implementations` are the values of a parameter `impl`;
     `forced`, which of them a selection asks for."""
 
     make: Callable[..., Variant]

@@ -44,7 +44,7 @@ from .target import (
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What was found by trial. `looks_ahead`: whether the plain call does; `draws`: whether training draws numbers, at
+    """The findings of trials. `looks_ahead`: whether the plain call does; `draws`: whether training draws numbers, at
     a rate of dropout where it takes one; `coarse`: whether it rounds inside to less than float64; `cache`: how it
     decodes, where that gives what one pass gives; `cache_text`: the same in words."""
 
@@ -57,7 +57,7 @@ class Calls:
 
 
 class Foreign(Variant):
-    """What makes a variant of somebody's class, function or module. An instance is of the class that fits its kind."""
+    """A variant made of somebody's class, function or module. An instance is of the class that fits its kind."""
 
     target: ClassVar[Any]
     name: ClassVar[str]
@@ -165,7 +165,7 @@ class ForeignLayer(Layer):
         return self.calls.cache.step(self.module, "layer", (x,), state)
 
     def state_bytes(self, shape: AttentionShape) -> int | None:
-        """What it holds after up to 64 positions; beyond these, as many more for each as of the last ones."""
+        """Bytes held after up to 64 positions; beyond these, as many more for each as for the last ones."""
         if not self.decodes:
             return None
         some = min(shape.max_length, 64)
@@ -195,7 +195,7 @@ def as_variant(found: Any, name: str) -> type[Variant]:
         return score_map()(found)
 
     def described() -> None:
-        """Has the parameters of what is named."""
+        """Placeholder whose signature lists the parameters of the target."""
 
     defaults, kinds = _parameters(found)
     defaults, kinds = defaults | {"call": ""}, kinds | {"call": str}
@@ -212,7 +212,7 @@ def as_variant(found: Any, name: str) -> type[Variant]:
 
 
 def _parameters(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What makes a module takes, by name: defaults, and plain types; the fields of its settings too."""
+    """Arguments by which a module is made, and the fields of its settings: defaults and plain types by name."""
     if not makes(found):
         return {}, {}
     plain = {bool, int, float, str, type(None)}
@@ -235,7 +235,7 @@ def adapted(found: Any, name: str) -> Any:
 
 
 def takes_shape(found: Any) -> bool:
-    """Whether it is a function from an AttentionShape to a variant, whatever its one argument is called."""
+    """True for a function from an AttentionShape to a variant, whatever its one argument is called."""
     if isinstance(found, type | nn.Module):
         return False
     names = list(parameters_of(found))
@@ -243,7 +243,7 @@ def takes_shape(found: Any) -> bool:
 
 
 def _calls(module: Any, twin: Any, call: Call) -> Calls:
-    """What trials tell of a module; `twin`: the same, made for a rate of dropout; `call`: as of `recognise`."""
+    """Try how a module behaves. `twin`: the same, made for a rate of dropout; `call`: see `recognise`."""
     with warnings.catch_warnings():
         # of calls that are only tried
         warnings.simplefilter("ignore")
@@ -279,7 +279,7 @@ def _calls(module: Any, twin: Any, call: Call) -> Calls:
 
 
 def _is_coarse(module: Any, found: Convention, inputs: Inputs) -> bool:
-    """Whether something inside is rounded to float32 whatever comes in: twice a tiny step is not twice the change."""
+    """True if something inside is rounded to float32 whatever comes in: twice a tiny step is not twice the change."""
     generator = torch.Generator().manual_seed(2)
     steps = [1e-9 * torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in inputs]
     base, once, twice = (

@@ -17,12 +17,12 @@ CAUSAL_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask")
 FORMS = (
     "valid", "~valid", "valid.long()", "valid[:, None, None]", "~valid[:, None, None]", "pairs", "~pairs", "bias"
 )  # fmt: skip
-"""What a mask argument may be given for padding; which of them it means is found by trial."""
+"""Values that a mask argument may be given for padding; trials find which of them it means."""
 
 CAUSAL_FORMS = ("~seen", "seen", "pairs", "~pairs", "bias")
 
 CLEARLY = 10.0
-"""How much more a mask must keep out than its opposite does, where neither keeps out all."""
+"""The factor by which a mask must keep out more than its opposite does, where neither keeps out all."""
 
 
 def recognise(target: Any, *, call: Call = "", asks: bool = True) -> Subject:
@@ -104,7 +104,7 @@ def with_argument(call: Call, name: str, value: str) -> str:
 
 
 def closing(call: str) -> int:
-    """Where the first parenthesis of a call is closed. Raises ValueError for text without one.
+    """The place where the first parenthesis of a call is closed. Raises ValueError for text without one.
 
     >>> closing("m(x.transpose(0, 1))[0].transpose(0, 1)")
     19
@@ -119,7 +119,7 @@ def closing(call: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """How far outputs at tokens move: by other content of padding, by another token, and by the mask itself."""
+    """Movements of outputs at tokens: by other content of padding, by another token, and by the mask itself."""
 
     padding: float
     token: float
@@ -201,7 +201,7 @@ def _both(target: Any, found: Convention, padded: str) -> str:
 
 
 def says_causal(target: Any) -> bool:
-    """Whether a module says that it is causal by itself: by an attribute, its configuration or its name."""
+    """True if a module says that it is causal by itself: by an attribute, its configuration or its name."""
     if not isinstance(target, nn.Module):
         return False
     told = {getattr(each, "causal", None) for each in target.modules()}
@@ -211,7 +211,7 @@ def says_causal(target: Any) -> bool:
 
 
 def sees_future(target: Any, found: Convention, call: Call) -> bool | None:
-    """Whether another content of the last positions moves earlier outputs; None where it raises or gives no numbers."""
+    """True if other content of the last positions moves earlier outputs; None where it raises or gives no numbers."""
     kind, vocabulary = found.kind, found.shape[0]
     inputs = draw(kind, found.shape, 2, found.length, 3)
     late = torch.zeros(2, found.length, dtype=torch.bool)

@@ -28,7 +28,7 @@ SWITCHES = (
 )  # fmt: skip
 
 ALLOWED = 1e-3
-"""Of the output's standard deviation: other products in another order, but no other function."""
+"""The difference allowed, in standard deviations of the output: for other products in another order."""
 
 LENGTH = 24
 """Positions of a decoded sequence, where the subject takes so few."""
@@ -54,7 +54,7 @@ class KeyValues:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How a subject hands on its cache.
+    """The way in which a subject hands on its cache.
 
     call: the first; argument: what takes the cache; place: where an output holds it, empty where a cache is handed in
     and filled. pick: what makes of the output that of the positions, such as `[0]`. whole: later calls get the sequence
@@ -142,7 +142,7 @@ def decoded(subject: Subject, protocol: Protocol | None, way: str, ends: tuple[i
 
 
 def _compared(found: Protocol, subject: Subject, ends: tuple[int, ...]) -> tuple[float, str]:
-    """How far pieces differ from one pass, or endless and what was raised."""
+    """The difference of pieces from one pass, or infinity and what was raised."""
     inputs = subject.draw(2, ends[-1])
     try:
         with torch.no_grad():
@@ -154,7 +154,7 @@ def _compared(found: Protocol, subject: Subject, ends: tuple[int, ...]) -> tuple
 
 
 def protocol(subject: Subject) -> tuple[Protocol | None, float]:
-    """How a module decodes, and how far the first new position is from one pass; None where it has no cache.
+    """The way in which a module decodes, and how far its first new position is from one pass; None without a cache.
 
     Libraries differ in what they want beside a cache and where they return it, so trials choose among all candidates.
     """
@@ -170,7 +170,7 @@ def protocol(subject: Subject) -> tuple[Protocol | None, float]:
 
 
 def _ignores(found: Protocol, subject: Subject) -> bool:
-    """Whether outputs stay the same with the cache of another sequence: whoever gets all positions needs no cache."""
+    """True if outputs are the same with the cache of another sequence: a call with all positions may need no cache."""
     kind, inputs = subject.convention.kind, subject.draw(2, PREFILL + 1)
     with torch.no_grad():
         states = [found.step(subject.module, kind, subject.draw(2, PREFILL, seed))[1] for seed in (0, 1)]
@@ -208,7 +208,7 @@ def _candidates(subject: Subject) -> Iterator[Protocol]:
 
 
 def _places(output: Any, argument: str, pick: str | None) -> list[str]:
-    """Where an output may hold a cache, the likeliest first."""
+    """Places of an output that may hold a cache, the likeliest first."""
     if getattr(output, argument, None) is not None:
         return [f".{argument}"]
     if not isinstance(output, tuple) or pick is None:

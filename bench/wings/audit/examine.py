@@ -14,7 +14,7 @@ from ...process.ask import Reporter, Request, ask, asking
 from .report import AuditReport
 
 AUDIT_PATIENCE = 10.0
-"""How often the time of an answer an audit may take: some layers loop over positions."""
+"""Factor on the time that an answer may take: some layers loop over positions."""
 
 
 class Targets(Registry):

@@ -41,7 +41,7 @@ def future(subject: Subject) -> Answers:
 
 
 def future_under_mask(subject: Subject) -> Answers:
-    """As `future`, with padding on the left, on the right and inside: one mask must not replace the other."""
+    """The same with padding on the left, on the right and inside: one mask must not replace the other."""
     length = subject.convention.length
     if not subject.masks_and_looks_back or subject.convention.mask_ignored:
         yield NotJudged("no mask and causality at once")
@@ -55,7 +55,7 @@ def future_under_mask(subject: Subject) -> Answers:
 
 
 def influence(subject: Subject) -> Tensor:
-    """Which output (first axis) a change of which position (second axis) moves; Boolean, on one sequence."""
+    """True where a change of a position (second axis) moves an output (first axis), on one sequence."""
     length, kind = subject.convention.length, subject.convention.kind
     inputs = subject.draw(1)
     with torch.no_grad():

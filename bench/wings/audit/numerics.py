@@ -21,16 +21,16 @@ HALF_ALLOWED = 0.25
 whose angles are rounded to 8 bits loses a tenth at 64 positions."""
 
 AMOUNT_ALLOWED = 1e-3
-"""Of the output's standard deviation, where a sequence is computed at another length: products in another order."""
+"""The difference allowed, in standard deviations of the output, where a sequence is computed at another length."""
 
 SAME = 1e-4
 """The same, where the same products are made."""
 
 DERIVATIVE_ALLOWED = 1e-2
-"""Of the derivative: a module of float64 that computes a part in float32 is within a thousandth."""
+"""The error allowed, as a part of the derivative: a module of float64 with a part in float32 is within a thousandth."""
 
 
-def draws(subject: Subject) -> Answers:
+def draws(subject: Subject) -> Iterator[Measured]:
     """Outputs are numbers, and two calls in evaluation the same, whatever the seed: dropout is off."""
     inputs, call, kind = subject.draw(), subject.convention.plain, subject.convention.kind
     used = subject.convention.call(padded=False, causal=subject.claims)
@@ -156,8 +156,8 @@ def _gradient_problems(subject: Subject) -> Iterator[Measured]:
 def _gradients(output: Tensor, weights: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     if not output.requires_grad:
         return [torch.zeros_like(each) for each in leaves]
-    found = torch.autograd.grad((output * weights.to(output.dtype)).sum(), leaves, allow_unused=True)
-    return [torch.zeros_like(leaf) if each is None else each for each, leaf in zip(found, leaves, strict=True)]
+    loss = (output * weights.to(output.dtype)).sum()
+    return list(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
 
 
 def _derivative_error(subject: Subject) -> float:

@@ -34,10 +34,10 @@ WIDTH = 8
 
 
 def packed(subject: Subject) -> Answers:
-    """Of two texts in one row neither moves the other, and the second gives what it gives alone."""
+    """Two texts in one row do not move each other, and the second gives what it gives alone."""
     length = subject.convention.length
-    names = parameters_of(subject.module)
-    argument = next((each for each in (*PACKED, "position_ids") if each in names), "")
+    parameters = parameters_of(subject.module)
+    argument = next((each for each in (*PACKED, "position_ids") if each in parameters), "")
     plain = subject.convention.call(padded=False, causal=subject.claims)
     if not argument or not isinstance(plain, str):
         yield NotJudged("no argument for them")

@@ -43,7 +43,7 @@ def padding(subject: Subject) -> Answers:
 
 
 def layouts(length: int) -> Iterator[tuple[str, Tensor]]:
-    """Where padding may lie, (batch, positions), True at tokens."""
+    """Layouts of padding by name, (batch, positions), True at tokens."""
     few = max(length // 10, 2)
     for name, places in (("left", slice(0, few)), ("right", slice(-few, None)), ("inside", slice(few + 1, 2 * few))):
         valid = torch.ones(2, length, dtype=torch.bool)
@@ -56,7 +56,7 @@ def layouts(length: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def amount(subject: Subject) -> Answers:
-    """A sequence with padding behind it gives what it gives alone."""
+    """Padding behind a sequence does not change its outputs."""
     convention = subject.convention
     if not convention.padded or convention.mask_ignored:
         yield NO_MASK

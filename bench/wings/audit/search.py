@@ -110,7 +110,7 @@ def _tried(target: Any, trial: Convention, turn: str, call: Call) -> Convention 
 
 
 def picked(output: Any, shape: torch.Size, kind: Kind) -> str | None:
-    """What takes the tensor out of the output: nothing, `.logits`, `[0]`; None where none has positions as `shape`."""
+    """The text that takes the tensor out of an output, such as `[0]`; None where no tensor has positions as `shape`."""
     axes = 3 if kind == "qkv" else 2
 
     def fits(each: Any) -> bool:
@@ -127,7 +127,7 @@ def picked(output: Any, shape: torch.Size, kind: Kind) -> str | None:
 
 
 def _question(target: Any, failures: list[str], given: bool) -> str:
-    """What to say where no trial ran, or the given call; the likeliest is tried first, and what it lacks says most."""
+    """The question when no call worked. It quotes the likeliest call, whose failure says most."""
     likely = failures[0] if failures else "no argument that could be q, k, v, a hidden state or tokens"
     usable = "A call may name m, x (or q, k and v, or ids), valid, seen, pairs, bias, positions and rotary(16)"
     if given:
@@ -220,7 +220,7 @@ def _said(parameters: dict[str, inspect.Parameter], *inputs: str) -> str:
 
 
 def _beside(target: Any, widths: list[int]) -> Iterator[str]:
-    """What a call gives to the arguments that are required beside the inputs."""
+    """Texts of the arguments that a call has to give beside the inputs, the likeliest first."""
     asked = _required(target)
     size, heads = next(_attributes(target, HEAD_SIZES), 0), next(_attributes(target, HEAD_COUNTS), HEADS)
     size = size or (widths[0] // heads if widths else HEAD_DIM)
@@ -306,7 +306,7 @@ def _with_inputs(call: str, turn: str) -> str:
 
 
 def _refuses(target: Any, trial: Convention, inputs: Inputs) -> bool:
-    """Whether a call refuses half of the positions, as it does where it takes them for channels."""
+    """True if a call refuses half of the positions, as it does where it takes them for channels."""
     try:
         output = Subject(target, trial)(tuple(each[:, : trial.length // 2] for each in inputs))
     except Exception:

@@ -42,7 +42,7 @@ STILL = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
-    """How a subject is called. Each call is an expression; empty where the subject takes no such thing.
+    """The calls of a subject. Each call is an expression; empty where the subject takes no such thing.
 
     shape: of one input without batch and positions: (heads, head_dim), (width,), or (vocabulary,) of ids.
     causal: what makes it causal where `plain` does not. mask_ignored: the mask argument moves nothing.
@@ -118,7 +118,7 @@ class Subject:
         return replace(self, module=module, dtype=torch.float64)
 
     def outputs(self, inputs: Inputs, valid: Tensor | None = None, causal: bool = False) -> Tensor:
-        """As a call, but always (batch, positions, …)."""
+        """The outputs of a call, always (batch, positions, …)."""
         return by_position(self(inputs, valid, causal), self.convention.kind)
 
     def moved(self, change: Change, words: str) -> Measured:
@@ -136,7 +136,7 @@ class Subject:
         return found if found > STILL else 0.0
 
     def movement(self, change: Change) -> Tensor:
-        """How far each output moves, (batch, positions), over the standard deviation of all.
+        """The movement of each output, (batch, positions), over the standard deviation of all.
 
         What becomes NaN, or is no more, moves endlessly; what is NaN both times has not moved.
         """
@@ -170,13 +170,13 @@ def run(
 def run_raw(
     call: Call, module: Any, kind: Kind, inputs: Inputs, valid: Tensor | None, causal: bool, seed: int = 0
 ) -> Any:
-    """What one call returns; random numbers are those of the seed each time."""
+    """The result of one call as it is; random numbers are those of the seed each time."""
     torch.manual_seed(seed)
     return called(call, module, kind, inputs, Mask(valid, causal))
 
 
 def called(call: Call, module: Any, kind: Kind, inputs: Inputs, mask: Mask, seen: int = 0, cache: Any = None) -> Any:
-    """What one call returns. seen: positions before the inputs, which `cache` holds, as calls of `decoding.py` name it.
+    """The result of one call as it is. seen: positions before the inputs, which `cache` holds for `decoding.py`.
 
     Only what the call names is computed of the mask.
     """
@@ -198,7 +198,7 @@ def _compiled(call: str) -> CodeType:
 
 
 def _masks(wanted: set[str], like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:
-    """What a call may name of the mask, and `positions` (1, queries) of the inputs; only what it does name.
+    """The names of the mask that a call may use, and `positions` (1, queries) of the inputs; only what it does name.
 
     `rotary` of a head's size makes the table of these positions: cosines and sines (1, queries, size).
     """

@@ -36,7 +36,7 @@ TESTS: dict[str, Callable[[Subject], Answers]] = {
     "evaluation": numerics.draws,
     "half precision": numerics.half,
 }
-"""By the name of their finding; those of decoding and of torch.compile come after these."""
+"""Tests by the name of their finding; those of decoding and of torch.compile come after these."""
 
 NAMES = (*TESTS, "decoding", "pieces", "compile")
 

@@ -56,7 +56,7 @@ ATTRIBUTE = {name: attribute for attribute, names in OF_THE_SHAPE.items() for na
 NEEDED = ATTRIBUTE | {name: attribute for attribute, names in NEEDED_OF_THE_SHAPE.items() for name in names}
 
 SMALL = AttentionShape(heads=4, head_dim=16, max_length=128, causal=True, dropout=0.1)
-"""What the audit gives to arguments that a constructor requires and nobody gave."""
+"""The shape whose sizes an audit gives to arguments that a constructor requires and nobody gave."""
 
 USUAL: dict[str, Any] = {
     **dict.fromkeys(("depth", "num_layers", "n_layers", "n_layer", "layers"), 2),
@@ -67,7 +67,7 @@ USUAL: dict[str, Any] = {
 
 
 CHANGES = {"m = m._orig_mod": "without its torch.compile", "m = m.float()": "its parameters in float32"}
-"""What `as_tested` may change, in words."""
+"""Changes that `as_tested` may make, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Built:
 
 
 def load_target(spec: Spec) -> Built:
-    """What `spec` names: a class, an instance, a function over tensors, or a function that returns a module.
+    """Load what `spec` names: a class, an instance, a function over tensors, or a function that returns a module.
 
     Raises SelectionError where the file or the name is missing, or the constructor asks for more than was given.
     """
@@ -181,7 +181,7 @@ def _arguments(
 
 
 def factory(name: str) -> str:
-    """How a person says what no parameter says: a function of two lines."""
+    """The advice to name a function of two lines, which says what no parameter says."""
     place, _, attribute = name.rpartition(":")
     return (
         f"name a function of {place if place.endswith('.py') else 'a file'}, "
@@ -250,7 +250,7 @@ def _making(target: Any) -> Any:
 
 
 def makes(target: Any) -> bool:
-    """Whether a call makes the module: of a class, or of a function that takes no tensors."""
+    """True for a class, and for a function that takes no tensors: a call of it makes the module."""
     if isinstance(target, nn.Module):
         return False
     names = list(parameters_of(target))

@@ -1,4 +1,4 @@
-"""What people get wrong, each kind as a stranger would write it, is red; and what they get right is green."""
+"""Faults of strangers, each kind as they would write it, are red; and what they get right is green."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def red(variant: type[Variant], shape: AttentionShape) -> dict[str, str]:
 
 
 def breaks(variant: type[Variant], shape: AttentionShape, name: str) -> bool:
-    """Whether one property is red, without the others, which take a second."""
+    """True if one property is red, without the others, which take a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suite, "PROPERTIES", [item for item in PROPERTIES if item.name == name])
         return [finding.held for finding in examine(variant, shape)] == [False]

@@ -49,7 +49,7 @@ class Grouped(nn.Module):
 
 
 class Configured(nn.Module):
-    """As in nanoGPT: all sizes from one object."""
+    """A layer as in nanoGPT: all sizes from one object."""
 
     def __init__(self, config):  # type: ignore[no-untyped-def]
         super().__init__()

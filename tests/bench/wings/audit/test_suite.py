@@ -195,7 +195,7 @@ class WindowThatGrows(Windowed):
 
 
 def windowed_function(q, k, v, is_causal=False, window_size=(-1, -1)):
-    """As flash attention takes a window: tokens to the left and to the right."""
+    """Attention with a window as flash attention takes it: tokens to the left and to the right."""
     pairs = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
     pairs = pairs.tril() if is_causal else pairs
     return F.scaled_dot_product_attention(q, k, v, pairs.triu(-window_size[0]) if window_size[0] >= 0 else pairs)
@@ -240,7 +240,7 @@ def test_a_planted_fault_is_found_and_its_program_shows_it(kind, name):
 
 
 def printed(report, name, kind):
-    """What the program of a failure prints, as the finding has it."""
+    """The number that the program of a failure prints, as the finding has it."""
     lines = [line for line in report.reproduction(name) if not line.startswith("m = ...")]
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

@@ -1,4 +1,4 @@
-"""What makes a module of somebody's class: sizes, settings of a class of their own, and words for what is missing."""
+"""Making a module of somebody's class: sizes, settings of a class of their own, and words for what is missing."""
 
 from dataclasses import dataclass
 
