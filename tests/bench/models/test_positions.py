@@ -48,13 +48,6 @@ def test_rotation_multiplies_complex_numbers_by_those_of_the_unit_circle() -> No
             torch.testing.assert_close(found, expected)
 
 
-def test_products_of_turned_queries_and_keys_depend_on_distance_alone() -> None:
-    query, key, _ = heads()
-    here, far = (rotated(query, n) @ rotated(key, n).transpose(-1, -2) for n in (0, 300))
-    torch.testing.assert_close(here, far, rtol=1e-9, atol=1e-9)
-    assert (here - query @ key.transpose(-1, -2)).abs().max() > 0.1
-
-
 # ---------------------------------------------------------------- bias
 
 

@@ -132,20 +132,6 @@ def test_a_capture_that_fails_is_tried_once_and_leaves_no_trace(cuda: FakeCuda) 
     assert costs["captured_steps"].value == 0 and costs["captured_steps"].where == {"reason": found.uncaptured}
 
 
-def test_a_step_that_counts_on_the_host_is_found_by_the_trial(cuda: FakeCuda) -> None:
-    """A replay repeats what the host decided at the capture."""
-    calls = []
-
-    def counts(loss: torch.Tensor) -> torch.Tensor:
-        calls.append(0)
-        return loss * (1 + 0.1 * len(calls))
-
-    found = trainer(CUDA)
-    changed(found, counts)
-    found.run()
-    assert found.uncaptured.startswith("the loss of replay ") and found.state.replays == 0
-
-
 @pytest.mark.parametrize(
     ("in_place", "size", "finds", "moves"),
     [(True, 0.1, "", 12), (False, 0.1, "the loss of replay 2", 12), (False, 1e-7, "", WARM_UP)],

@@ -61,7 +61,6 @@ def trainer(variant: str = "softmax", seed: int = 0, **options: object) -> Train
 
 def judged(run: Trainer) -> LanguageModelingResult:
     found = run.objective.evaluate(run.model, run.dataset.test, CPU)
-    assert isinstance(found, LanguageModelingResult)
     return found
 
 
@@ -69,7 +68,6 @@ def test_bits_are_those_of_each_byte_after_its_window() -> None:
     run = trainer()
     found = judged(run)
     windows = run.dataset.test
-    assert isinstance(windows, Windows)
     expected, spelt, begun, counted = 0.0, 0, 0, 0
     for text in (windows.split.sequence(at).astype(np.int64) for at in range(len(windows.split))):
         raw = (text - 1).astype(np.uint8).tobytes()
@@ -131,7 +129,6 @@ def test_measurements_say_how_they_were_read() -> None:
 def test_the_heads_of_a_validation_that_is_kept_are_compared_row_by_row() -> None:
     run = trainer()
     windows = run.dataset.validation
-    assert isinstance(windows, Windows)
     read = run.objective.evaluate(run.model, windows, CPU)
     [overall, layer] = [m for m in read.measurements("validation") if m.name == "head_diversity"]
     # by hand, over every row of the same windows
@@ -175,7 +172,6 @@ def test_windows_are_paired_by_seed_moved_by_epoch_and_none_is_left_out() -> Non
     count = len(runs[0].dataset.train)
     assert count % RECIPE.batch == 0, "so that the first epoch is whole batches"
     train = runs[0].dataset.train
-    assert isinstance(train, Windows)
     by_move = [sorted(train.moved(by).batch(np.arange(count), 12)[0][:, 0].tolist()) for by in range(12)]
     first, second = (
         sorted(row for step in range(at, at + count // 4) for row in next(batches(runs[0], step))[0][:, 0].tolist())
@@ -201,7 +197,6 @@ def test_attention_is_looked_at_below_the_diagonal_alone() -> None:
     found = {m.name: m.value for m in measure_attention(run.model, [batch]) if "head" not in m.where}
     assert found["sparsity"] == 0.0 and 0.9 < found["entropy"] <= 1.0
     content = attention_maps(run.model, batch)
-    assert content is not None
     kept = np.load(io.BytesIO(content), allow_pickle=False)
     assert kept["maps"].shape[-2:] == (12, 12)
     assert (np.triu(kept["maps"].astype(np.float64), 1) == 0).all()

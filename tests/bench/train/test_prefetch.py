@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from attnbench.bench.train.batch_source import AHEAD, Prefetcher
+from attnbench.bench.train.batch_source import Prefetcher
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +28,6 @@ def wait_until(condition: object, seconds: float = 5.0) -> None:
 def test_results_come_once_each_and_in_order() -> None:
     with Prefetcher(lambda number: number * number, range(3, 40)) as prefetcher:
         assert [prefetcher(number) for number in range(3, 40)] == [number * number for number in range(3, 40)]
-
-
-def test_no_more_are_made_than_there_is_room_for() -> None:
-    made: list[int] = []
-    with Prefetcher(made.append, range(100)):
-        wait_until(lambda: len(made) >= AHEAD)
-        time.sleep(0.05)
-        assert made == list(range(AHEAD))
 
 
 def test_each_one_that_is_taken_makes_room_for_another() -> None:

@@ -142,7 +142,6 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_data_are_refused_passed_over_and_made_anew(damage: str, place: DataPlace) -> None:
     folder = prepare(place, "thing", {}, built).folder
-    assert folder is not None
     DAMAGE[damage](folder)
     with pytest.raises(DataError, match="prepare it again"):
         open_prepared(folder)
@@ -157,7 +156,6 @@ def test_damaged_data_are_refused_passed_over_and_made_anew(damage: str, place: 
 
 def test_a_folder_without_a_manifest_counts_as_not_prepared_and_is_made_anew(place: DataPlace) -> None:
     folder = prepare(place, "thing", {}, built).folder
-    assert folder is not None
     (folder / "manifest.json").unlink()
     notices: list[str] = []
     told = replace(place, notice=notices.append)

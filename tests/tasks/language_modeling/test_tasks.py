@@ -25,7 +25,6 @@ TEXT = b"the cat sat on the mat; the rat sat on the cat.\n" * 20
 
 
 def text_of(windows: object) -> bytes:
-    assert isinstance(windows, Windows)
     return (np.asarray(windows.split.tokens) - 1).astype(np.uint8).tobytes()
 
 

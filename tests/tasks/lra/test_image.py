@@ -70,12 +70,6 @@ def test_batches_of_both_pickle_dialects_are_read(write: object) -> None:
     assert (found == pixels).all() and found_labels.tolist() == labels
 
 
-def test_the_hand_written_dialect_is_what_numpy_itself_reads() -> None:
-    pixels, labels = batch(3)
-    loaded = pickle.loads(python2_pickle(pixels, labels).replace(b"numpy.core.", b"numpy._core."), encoding="bytes")
-    assert (loaded[b"data"] == pixels).all() and loaded[b"labels"] == labels
-
-
 class Runs:
     def __init__(self, function: object, *arguments: object):
         self.call = (function, arguments)

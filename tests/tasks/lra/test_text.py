@@ -185,7 +185,6 @@ def test_tfds_is_passed_over_unless_it_is_prepared_for_reading_without_tensorflo
     folder = place.root / "imdb_reviews" / "plain_text" / "1.0.0"
     folder.mkdir(parents=True)
     source = imdb.sources()[2]
-    assert isinstance(source, sources.TfdsSource)
     (folder / "dataset_info.json").write_text(json.dumps({"fileFormat": "tfrecord"}))
     assert source.folder(place) is None
     (folder / "dataset_info.json").write_text(json.dumps({"fileFormat": "array_record"}))

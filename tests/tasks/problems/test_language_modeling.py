@@ -9,7 +9,7 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import Split
 from attnbench.tasks.language_modeling.packing import texts
-from attnbench.tasks.problems.language_modeling import LANGUAGE_PRESETS, LanguageRecipe, Windows
+from attnbench.tasks.problems.language_modeling import LANGUAGE_PRESETS, Windows
 from attnbench.tasks.problems.vocabulary import BYTES, RAW_BYTES
 
 POEM = "Über allen Gipfeln\nist Ruh,\n\n in allen  Wipfeln\tspürest du\nkaum einen Hauch 😀;\n"
@@ -87,7 +87,6 @@ def test_characters_and_words_are_those_of_the_original_text(length: int, stride
 
 def test_presets_of_language_take_their_own_parameters() -> None:
     recipe = LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse("quick[stride=16,length=32,positions=none]"))
-    assert isinstance(recipe, LanguageRecipe)
     assert (recipe.stride, recipe.length, recipe.positions) == (16, 32, "none")
     assert LANGUAGE_PRESETS["quick"].with_overrides(Spec.parse("quick[stride=32,length=32]")).length == 32
     with pytest.raises(SelectionError, match="stride of at most the length, got stride=64, length=32"):

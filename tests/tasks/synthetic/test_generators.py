@@ -7,7 +7,7 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.tasks.contract import DataPlace, Dataset
-from attnbench.tasks.problems.token_prediction import TokenBatch, TokenExamples, TokenRecipe, TokenStream
+from attnbench.tasks.problems.token_prediction import TokenBatch, TokenRecipe
 from attnbench.tasks.synthetic.max_retrieval import MaxPooled
 from attnbench.tasks.synthetic.task import SyntheticTask, distinct, first_value, majority
 
@@ -125,7 +125,6 @@ def task_named(text: str) -> SyntheticTask:
 def loaded(place: DataPlace, text: str, seed: int = 0, selection: str = "validation") -> tuple[Dataset, TokenRecipe]:
     task = task_named(text)
     recipe = task.recipe(Spec("smoke"))
-    assert isinstance(recipe, TokenRecipe)
     return task.load(place, recipe, seed, selection), recipe
 
 
@@ -147,11 +146,9 @@ def check_batch(batch: TokenBatch, name: str) -> None:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_every_label_of_training_validation_and_test_is_that_of_the_solver(name: str, place: DataPlace) -> None:
     data, recipe = loaded(place, name)
-    assert isinstance(data.train, TokenStream)
     for step in range(12):
         check_batch(data.train.at(step, 6, name, 0), name)
     for subset in (data.validation, data.test):
-        assert isinstance(subset, TokenExamples)
         for at in range(len(subset)):
             batch, lengths = subset.taken(np.array([at]))
             assert batch.ids.shape[1] == lengths[0] == len(subset.split.sequence(at))
@@ -169,7 +166,6 @@ def test_splits_have_exact_counts_and_lengths_within_what_the_problem_says(name:
     task = task_named(name)
     data, recipe = loaded(place, name)
     test, problem = data.test, task.problem()
-    assert isinstance(test, TokenExamples) and isinstance(data.train, TokenStream)
     assert test.settings == task.settings(recipe) and len({tuple(each.items()) for each in test.settings}) > 0
     assert np.bincount(test.labels).tolist() == [recipe.test_examples // len(test.settings)] * len(test.settings)
     assert len(data.validation) == recipe.validation_examples
@@ -186,7 +182,6 @@ def test_splits_have_exact_counts_and_lengths_within_what_the_problem_says(name:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_no_sequence_of_a_test_is_in_training_or_validation(name: str, place: DataPlace) -> None:
     data, recipe = loaded(place, name)
-    assert isinstance(data.train, TokenStream)
     tested = {sequence.tobytes() for sequence in data.test.sequences()}
     assert len(tested) == len(data.test)
     for step in range(200):
@@ -248,7 +243,6 @@ def test_the_majority_is_the_commonest_answer_of_training_and_the_first_value_on
     place: DataPlace,
 ) -> None:
     data, recipe = loaded(place, "selective-copy[values=2]")
-    assert isinstance(data.train, TokenStream) and isinstance(data.test, TokenExamples)
     assert len(np.unique(majority(data, recipe))) == 1
     values = first_value(data, recipe)
     for row, sequence in enumerate(data.test.sequences()):

@@ -30,7 +30,6 @@ def kept(variant: str, length: int, towers: int = 1) -> dict[str, np.ndarray] | 
 
 def test_short_sequences_are_kept_entry_by_entry() -> None:
     found = kept("softmax", 20)
-    assert found is not None
     assert found["maps"].shape == (2, 2, 2, 20, 20)
     assert found["maps"].dtype == np.float16
     assert found["lengths"].tolist() == [20, 15]
@@ -41,14 +40,12 @@ def test_short_sequences_are_kept_entry_by_entry() -> None:
 
 def test_long_sequences_shrink_to_sixty_four() -> None:
     found = kept("sparsemax", 300)
-    assert found is not None
     assert found["maps"].shape == (2, 2, 2, 60, 60)
     np.testing.assert_allclose(found["maps"][0].sum(-1, dtype=np.float64) * 5, 1.0, atol=0.02)
 
 
 def test_of_a_pair_the_first_sequence_is_shown() -> None:
     found = kept("softmax", 20, towers=2)
-    assert found is not None
     assert found["maps"].shape[0] == 2
     assert found["lengths"].tolist() == [20, 20]
 

@@ -94,16 +94,6 @@ def test_a_narrow_beam_keeps_to_the_rules_written_out_for_one_sequence(beam, see
         assert hypothesis.score == pytest.approx(score, abs=1e-5)
 
 
-def test_a_sequence_is_searched_the_same_alone_and_among_others():
-    table = Table(sequences=6, length=6, seed=11)
-    together = beam_search(table.step, table.start(), torch.full((6,), 6), begin=BEGIN, end=END, beam=3, alpha=0.6)
-    for number in range(6):
-        alone = beam_search(
-            table.step, (torch.tensor([number]), None), torch.tensor([6]), begin=BEGIN, end=END, beam=3, alpha=0.6
-        )
-        assert alone[0].tokens == together[number].tokens
-
-
 def test_where_nothing_is_a_number_the_output_is_empty_and_that_of_others_as_ever():
     table = Table(sequences=2, length=4, seed=3)
 

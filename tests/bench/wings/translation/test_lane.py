@@ -75,15 +75,6 @@ def test_a_cell_becomes_a_record_whose_bleu_is_that_of_its_kept_text(context):
 
 
 @pytest.mark.slow
-def test_copying_is_a_baseline_on_the_same_sentences(context):
-    record = done(context, "copy", "baseline")
-    assert record.outcome is Outcome.OK, record.reason
-    folder = context.place.root / "mine"
-    source, target = ((folder / f"test.{side}").read_text(encoding="utf-8").split("\n")[:-1] for side in ("en", "de"))
-    assert record.first("bleu", split="test").value == sacrebleu.corpus_bleu(source, [target]).score
-
-
-@pytest.mark.slow
 def test_what_is_known_of_each_sentence_is_kept_of_baselines_too(context):
     copied, untrained, trained = (
         done(context, "copy", "baseline"),
