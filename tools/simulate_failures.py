@@ -23,8 +23,8 @@ from attnbench.bench.plan.suite import load_suite
 from attnbench.bench.score import learning
 from attnbench.bench.score.key import BoardFilter, board_keys
 from attnbench.bench.score.quality import scores_by_variant
+from attnbench.bench.stats.intervals import Share
 from attnbench.bench.stats.moderation import moderated_variances, noise_of_difference
-from attnbench.bench.stats.shares import Share
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
 

@@ -11,9 +11,8 @@ from ..store.records import Records
 
 if TYPE_CHECKING:
     from ..board.board import Board
-    from ..board.filters import Filters
     from ..score.cost import Mode
-    from ..score.key import BoardKey
+    from ..score.key import BoardKey, Filters
     from ..store.artifacts import StoredPredictions
     from ..store.table import ResultTable
 

@@ -13,9 +13,9 @@ from .boards import answered
 
 if TYPE_CHECKING:
     from ..board.compare import Comparison
-    from ..board.filters import Filters
     from ..board.regression import Change
     from ..board.report import Overview, Report
+    from ..score.key import Filters
 
 
 def reports(

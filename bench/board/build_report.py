@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from ..core.cell import REFERENCE
 from ..core.metrics import METRICS, Metric
 from ..core.record import Outcome
 from ..score.cost import Mode, controls, costs_by_variant, floor_of
 from ..score.key import BoardKey
-from ..score.matched_budget import Curves
+from ..score.pareto import Curves
 from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
 from ..score.settings import LENGTH, POSITION, by_seed, place_of, series_of
 from ..stats.scoring import ratio
@@ -22,13 +26,10 @@ from ..store.rows import HeadMeasurement, ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board
 from .cost_map import LEAST, Swept, board_for_map, by_machine
-from .crossover import crossover
 from .kernel_board import board_for_kernels
 from .kernel_shapes import KernelShape, claimed, kernel_shapes
-from .length_board import LengthSweep, board_for_lengths, sweeps
-from .length_columns import part_timed
-from .report import COST_MAP, KERNELS, FigureRow, Report, SettingCurves
-from .report_maps import Maps, attention_maps
+from .length_board import LengthSweep, board_for_lengths, crossover, part_timed, sweeps
+from .report import COST_MAP, KERNELS, FigureRow, FigureRows, Report, SettingCurves
 from .serving_board import ServingSweep, board_for_serving, serving_sweeps
 from .setting_tables import BY_AXIS, RIGHT_KEY, values_at
 from .task_board import board_for_task
@@ -375,3 +376,46 @@ def _describe_machine(table: ResultTable, name: str) -> str:
     versions = ", ".join(f"{package} {version}" for package, version in sorted(machine.versions.items()))
     device = machine.accelerators[0] if machine.accelerators else f"{machine.threads} of {machine.cores} cores"
     return f"{machine.processor}, {device}, {machine.system}" + (f"; {versions}" if versions else "")
+
+
+Maps = Callable[[str], npt.NDArray[Any] | None]
+"""Reads an artifact: weights of (examples, layers, heads, rows, keys); None where it is not at hand."""
+
+SIDE = 64
+
+
+def sound(maps: npt.NDArray[Any]) -> bool:
+    """Whether these are weights of that shape: half floats, none negative or infinite, no side above 64."""
+    if maps.ndim != 5 or maps.dtype != np.float16 or 0 in maps.shape or max(maps.shape[3:]) > SIDE:
+        return False
+    return bool(np.isfinite(maps).all() and (maps >= 0).all())
+
+
+def attention_maps(runs: Iterable[ResultRow], read: Maps, room: int) -> tuple[FigureRows, int]:
+    """The maps of each variant, of its lowest seed and first example; and how many do not fit in `room` characters."""
+    found: list[FigureRow] = []
+    left_out = 0
+    by_variant: dict[str, list[str]] = {}
+    for run in sorted(runs, key=lambda run: (run.variant, run.seed)):
+        if "maps" in run.artifacts:
+            by_variant.setdefault(run.variant, []).append(run.artifacts["maps"])
+    for variant, names in by_variant.items():
+        maps = read(names[0])
+        if maps is None or not sound(maps):
+            continue
+        _, layers, heads, height, width = maps.shape
+        first = maps[0].astype(np.float64)
+        if 4 * -(-first.size // 3) > room:
+            left_out += 1
+            continue
+        tops = first.max(axis=(2, 3))
+        shades = np.rint(255 * first / np.where(tops > 0, tops, 1)[:, :, None, None]).astype(np.uint8)
+        text = base64.b64encode(shades.tobytes()).decode()
+        room -= len(text)
+        found.append(
+            {
+                "variant": variant, "layers": layers, "heads": heads, "rows": height, "keys": width,
+                "tops": tuple(float(top) for top in tops.ravel()), "shades": text,
+            }
+        )  # fmt: skip
+    return tuple(found), left_out

@@ -21,7 +21,7 @@ from ..stats.power import MOST_SEEDS, POWER
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import CAP, Verdict, capped, ratio
 from ..store.table import ResultTable
-from .length_columns import MODES
+from .length_board import MODES
 from .timings import Timings
 
 

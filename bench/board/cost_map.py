@@ -14,11 +14,9 @@ from ..stats.scoring import CAP, ratio
 from ..store.table import ResultTable
 from .board import Board, Column, Note, Row, TableCell
 from .cells import EMPTY, number_cell
-from .length_board import LengthSweep, board_for_lengths, modes_of, sweeps, timings_of
-from .length_columns import MODES, time_cell
+from .length_board import MODES, LengthSweep, board_for_lengths, modes_of, sweeps, time_cell, timings_of
 from .notes import note
-from .timing_notes import timing_notes
-from .timings import Timings
+from .timings import Timings, timing_notes
 from .version_notes import version_notes
 
 LEAST = 3

@@ -18,13 +18,11 @@ from ..stats.scoring import ratio
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Column, Row, TableCell, split_by_rank
 from .calibration_table import calibrated
-from .cells import EMPTY, number_cell, ratio_cell
-from .columns import Cell, cells_of, finished, plain_columns
+from .cells import EMPTY, Cell, cells_of, finished, number_cell, plain_columns, ratio_cell
 from .headline import nothing_ranked
 from .kernel_shapes import BLOCK, MODES, WORK, KernelShape, claimed
 from .notes import note
-from .timing_notes import timing_notes
-from .timings import RAN_AS, Timings
+from .timings import RAN_AS, Timings, timing_notes
 from .version_notes import version_notes
 
 BEST = TableCell(text="best dense", bare="best", value=1.0)

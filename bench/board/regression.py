@@ -13,7 +13,7 @@ from ..score.key import BoardKey
 from ..stats.intervals import Estimate
 from ..stats.scoring import ratio
 from ..store.table import ResultTable
-from .length_columns import MODES
+from .length_board import MODES
 
 Place = tuple[str, str, Mode, str]
 """Task, preset, mode and variant of a time."""

@@ -21,14 +21,11 @@ from ..stats.ranking import rank_intervals
 from ..stats.scoring import ratio
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Column, Row, TableCell, split_by_rank
-from .cells import EMPTY
-from .columns import Cell, cells_of, finished, plain_columns
+from .cells import EMPTY, Cell, cells_of, finished, plain_columns
 from .headline import nothing_ranked
-from .length_board import headline_of_costs
-from .length_columns import mean_ratio_cell
+from .length_board import headline_of_costs, mean_ratio_cell
 from .notes import note
-from .timing_notes import timing_notes
-from .timings import RAN_AS, Timings
+from .timings import RAN_AS, Timings, timing_notes
 from .version_notes import version_notes
 
 MODES: Mapping[Mode, str] = {"forward": "prefill", "decode": "decoding"}

@@ -27,8 +27,7 @@ from ..stats.intervals import mean_estimate
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board, Column, Note, Row, TableCell
-from .cells import EMPTY, difference_cell, mean_cell
-from .columns import Cell, cells_of, plain_columns
+from .cells import EMPTY, Cell, cells_of, difference_cell, mean_cell, plain_columns
 from .notes import note
 
 HIGH = 0.9

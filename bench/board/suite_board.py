@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import SelectionError
 from ..core.interval import Interval
 from ..core.metrics import Metric
-from ..score.baselines import trivial_levels
 from ..score.contrasts import Contrast, Contrasts, contrast_ranks, mean_contrast
 from ..score.key import BoardKey
-from ..score.quality import Predictions, SeedScores, is_unlearned, metric_of, scores_by_variant
+from ..score.quality import Predictions, SeedScores, is_unlearned, metric_of, scores_by_variant, trivial_levels
 from ..stats.format import listed
-from ..stats.shares import Share
+from ..stats.intervals import Share
+from ..store.rows import ResultRow, complete_variants, harness_version, version_order
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Column, Note, Row, TableCell, split_by_rank
-from .cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell, share_cell
-from .columns import Cell, cells_of, finished, plain_columns, when
+from .cells import (
+    EMPTY,
+    Cell,
+    cells_of,
+    difference_cell,
+    finished,
+    level_cell,
+    number_cell,
+    plain_columns,
+    reference_cell,
+    share_cell,
+    when,
+)
 from .headline import describe_gaps, describe_losses, nothing_ranked, quality_headline, where_better
 from .notes import note, some
 from .preset_text import short_preset
 from .quality_notes import comparison_notes, reduced_notes
-from .suite_versions import of_one_version
 from .version_notes import left_behind_notes, repetition_notes, version_notes
 
 TRIVIAL = "best trivial"
@@ -253,3 +263,74 @@ def _notes(
     if best:
         yield note("best_trivial", named=", ".join(f"{task} {name}" for task, (name, _) in sorted(best.items())))
     yield from version_notes(table, runs, [])
+
+
+Rows = Callable[[ResultRow], bool]
+
+
+def of_one_version(table: ResultTable, board_keys: Sequence[BoardKey]) -> tuple[ResultTable, dict[str, str]]:
+    """The table in which trainings on these boards are of one version, and each variant of one code of its own.
+
+    The version: the newest of lane and objective at which the reference and two others are complete on all tasks, or
+    that at which most are. The code of a variant: the newest with which it is complete on all tasks. Second, by name,
+    why a variant whose code differs between tasks, and is complete with none, has no average.
+    """
+    places = {(key.task, key.preset, key.fidelity, key.protocol, key.selection) for key in board_keys}
+
+    def asked(row: ResultRow) -> bool:
+        return row.lane == "train" and (row.task, row.preset, row.fidelity, row.protocol, row.selection) in places
+
+    versions = sorted({harness_version(row) for row in table.rows if asked(row)}, key=version_order)
+    kept: Rows = lambda row: True  # noqa: E731
+    if len(versions) > 1:
+        # of equals the newest
+        candidates = [(table.only(_of(each, asked)), _of(each, asked)) for each in reversed(versions)]
+        table, kept = max(candidates, key=lambda each: _completeness(each[0], board_keys))
+    codes, differing = _codes(table, board_keys)
+    if codes:
+        table = table.only(
+            lambda row: kept(row) and (not asked(row) or row.variant_code == codes.get(row.variant, row.variant_code))
+        )
+    return table, differing
+
+
+def _of(version: str, asked: Rows) -> Rows:
+    return lambda row: not asked(row) or harness_version(row) == version
+
+
+def _completeness(table: ResultTable, board_keys: Sequence[BoardKey]) -> int:
+    found = set.intersection(*(complete_variants(key.runs(table, "train")) for key in board_keys))
+    return min(len(found) - 1, 2) if REFERENCE in found else 0
+
+
+def _codes(table: ResultTable, board_keys: Sequence[BoardKey]) -> tuple[dict[str, str], dict[str, str]]:
+    """By variant, the code to average where its code differs between tasks; and why there is none for the others."""
+    current: dict[str, dict[str, str]] = {}
+    tried: dict[tuple[str, str], dict[str, list[ResultRow]]] = {}
+    versions = {row.version for key in board_keys for row in key.runs(table, "train")}
+    for key in board_keys:
+        for row in key.runs(table, "train"):
+            current.setdefault(row.variant, {})[key.task] = row.variant_code
+        of_board = (key.task, key.preset, key.fidelity, key.protocol)
+        for row in (*table.matching(*of_board), *table.passed_over(*of_board)):
+            if row.lane == "train" and row.selection == key.selection and row.version in versions:
+                tried.setdefault((row.variant, row.variant_code), {}).setdefault(key.task, []).append(row)
+    codes, differing = {}, {}
+    for variant, by_task in current.items():
+        if len(set(by_task.values())) < 2:
+            continue
+        complete = {
+            code: max(row.at for rows in tasks.values() for row in rows)
+            for (name, code), tasks in tried.items()
+            if name == variant
+            and tasks.keys() == by_task.keys()
+            and all(variant in complete_variants(rows) for rows in tasks.values())
+        }
+        if complete:
+            codes[variant] = max(complete, key=lambda code: complete[code])
+        else:
+            differing[variant] = (
+                "its code differs between the tasks, or the kernels do, of a processor and of a GPU, and they are not "
+                "averaged; run it anew on one kind of device"
+            )
+    return codes, differing

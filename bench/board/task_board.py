@@ -6,14 +6,12 @@ from collections.abc import Collection
 
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.record import Outcome
-from ..score.baselines import trivial_levels
 from ..score.key import BoardKey
-from ..score.matched_budget import Curves
-from ..score.quality import Predictions, describe_outcome, is_unlearned
+from ..score.pareto import Curves
+from ..score.quality import Predictions, describe_outcome, is_unlearned, trivial_levels
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Row, split_by_rank
-from .cells import EMPTY, level_cell
-from .columns import cells_of, finished, plain_columns
+from .cells import EMPTY, cells_of, finished, level_cell, plain_columns
 from .headline import describe_gaps, describe_losses, nothing_ranked, quality_headline
 from .parts import SetStatistics, parts_of_wings
 from .preset_text import short_preset
@@ -29,7 +27,8 @@ from .quality_notes import (
 from .setting_tables import setting_boards, setting_notes
 from .task_columns import ANSWERS, task_columns, verdict_on
 from .task_context import BoardContext
-from .timing_notes import task_timing_notes
+from .test_sets import SetStatistics, scores_by_set, set_boards, set_notes
+from .timings import task_timing_notes
 from .version_notes import left_behind_notes, repetition_notes, version_notes
 
 

@@ -12,14 +12,24 @@ from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..score.cost import CAPPED, floor_of
 from ..score.learning import Reached
-from ..score.matched_budget import advantage_at_equal_state, advantage_at_equal_time
+from ..score.pareto import advantage_at_equal_state, advantage_at_equal_time
 from ..score.quality import describe_outcome
 from ..stats.bootstrap import DRAWS
 from ..stats.format import count, duration, memory, percent, size
 from ..stats.scoring import CAP, Verdict
 from .board import Column, TableCell
-from .cells import EMPTY, difference_cell, level_cell, mean_cell, number_cell, ratio_cell, reference_cell, share_cell
-from .columns import Cell, when
+from .cells import (
+    EMPTY,
+    Cell,
+    difference_cell,
+    level_cell,
+    mean_cell,
+    number_cell,
+    ratio_cell,
+    reference_cell,
+    share_cell,
+    when,
+)
 from .setting_tables import FACTOR, HIGH
 from .task_context import BoardContext
 from .timings import RAN_AS, ran_as

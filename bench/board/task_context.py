@@ -14,8 +14,7 @@ from ..score.contrasts import Contrasts
 from ..score.cost import RelativeCost, costs_by_variant
 from ..score.key import BoardKey
 from ..score.learning import Bars, Reached, bars_of, first_at
-from ..score.matched_budget import Curves
-from ..score.pareto import frontier, frontier_shares
+from ..score.pareto import Curves, frontier, frontier_shares
 from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-from ..core.record import Outcome
-from ..score.cost import RelativeCost, floor_of
+from ..core.record import Measurement, Outcome
+from ..score.cost import RelativeCost, controls, floor_of, resolution_of
 from ..score.quality import describe_outcome
 from ..stats.format import percent
-from ..stats.intervals import Estimate, mean_of
+from ..stats.intervals import LEVEL, Estimate, mean_of
+from ..stats.ranking import difference_is_proven
+from ..stats.scoring import BATCHES, ratio
+from ..store.rows import ResultRow
 from ..store.table import ResultTable
+from .board import Note
+from .notes import note, some
+from .task_context import BoardContext, implementations
 
 RAN_AS = (
     "code that was timed, fused or eager, and the share of the scores that the mechanism says it computes, if not all; "
@@ -109,3 +117,183 @@ def format_point(point: object) -> str:
     '1,024'
     """
     return f"{point:,}" if isinstance(point, int) else str(point)
+
+
+MUCH_LOAD = 0.5
+"""Cores that other processes used, above which a board warns."""
+
+DRIFT = 0.1
+"""Share by which the drift probe may slow down within a block, or differ between blocks, before there is a warning."""
+
+HOST_BOUND = 0.5
+
+
+def task_timing_notes(context: BoardContext) -> Iterator[Note]:
+    """How the speeds of a task's board were measured, and whether they can be trusted."""
+    if len(context.trained_on) > 1:
+        yield note("machines", machines=some(context.trained_on))
+    yield from code_notes(context.runs)
+    machine = context.table.machines.get(context.board_key.machine)
+    if not context.timings or machine is None:
+        yield note("no_speed")
+        return
+    rounds = sorted({len(cost.seconds) for cost in context.timings.values() if cost.seconds})
+    processor = f"{machine.processor}, {machine.threads} of {machine.cores} cores"
+    version = f", torch {machine.versions['torch']}" if "torch" in machine.versions else ""
+    where = machine.accelerators[0] if machine.accelerators else processor
+    yield note(
+        "speed", work="one training step", rounds=span_of(rounds), unit=unit_of(rounds),
+        machine=f"{where} (machine {context.board_key.machine}{version})",
+    )  # fmt: skip
+    load = max(context.table.values("foreign_load", [run.at for run in context.runs]), default=0.0)
+    if load > MUCH_LOAD:
+        yield note("load", cores=load)
+    yield from _aa_test(context.timings)
+    yield from power_of_times([context.timings])
+    yield from halves_notes([context.timings])
+    yield from failure_notes([context.timings])
+
+
+def timing_notes(timings: Timings, runs: Sequence[ResultRow], machine: str, point: str) -> Iterator[Note]:
+    """How the times of a board over lengths, or over other points, were taken and ranked, and what disturbed them.
+
+    `point`: what the board is over, such as length.
+    """
+    by_variant = [dict(costs) for costs in timings.by_point.values()]
+    rounds = sorted({len(cost.seconds) for costs in by_variant for cost in costs.values() if cost.seconds})
+    yield from code_notes(runs)
+    yield from power_of_times(by_variant)
+    yield from halves_notes(by_variant)
+    yield note("floor", floor=format_log_difference(timings.floor))
+    yield from failure_notes(by_variant)
+    yield note("speed", work=f"at each {point}", rounds=span_of(rounds), machine=machine, unit=unit_of(rounds))
+    yield note("ranks")
+    yield from _separation(timings, point)
+    yield from _load(_largest(timings, "foreign_load"), point)
+    yield from _drift(_largest(timings, "canary_seconds"), point)
+    bound = [at for at, measured in _largest(timings, "host_bound").items() if measured.value > HOST_BOUND]
+    if bound:
+        yield note("host_bound", where=_where(point, bound))
+
+
+def code_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
+    """Which code of each variant ran, where it is not the same for all."""
+    by_code: dict[str, list[str]] = {}
+    for name, code in implementations(runs).items():
+        by_code.setdefault(code, []).append(name)
+    if len(by_code) > 1:
+        yield note("code", code="; ".join(f"{code} for {some(names)}" for code, names in sorted(by_code.items())))
+
+
+def power_of_times(timings: Iterable[dict[str, RelativeCost]]) -> Iterator[Note]:
+    """The smallest difference that all these times could have told."""
+    found = [resolution for resolution in map(resolution_of, timings) if resolution is not None]
+    if found:
+        yield note("power_of_times", difference=format_log_difference(max(found), decimals=0))
+
+
+def halves_notes(timings: Iterable[Mapping[str, RelativeCost]]) -> Iterator[Note]:
+    """Whose ratio changed within the rounds, corrected for all that are compared."""
+    measured = [(name, cost.change) for found in timings for name, cost in found.items()]
+    changes = [(name, change) for name, change in measured if change is not None]
+    moved = [(name, change) for name, change in changes if difference_is_proven(change, len(changes))]
+    if moved:
+        most = max(abs(change.value) for _, change in moved)
+        yield note("halves", names=some(sorted({name for name, _ in moved})), most=format_log_difference(most))
+
+
+def failure_notes(timings: Iterable[Mapping[str, RelativeCost]]) -> Iterator[Note]:
+    if any(cost.outcome != Outcome.OK for found in timings for cost in found.values()):
+        yield note("failures")
+
+
+def format_log_difference(log: float, decimals: int = 1) -> str:
+    """A difference of times, from its log-ratio: a percentage, or a factor from twice the time on.
+
+    >>> format_log_difference(0.04), format_log_difference(0.04, decimals=0), format_log_difference(9.0)
+    ('4.1 %', '4 %', 'a factor of 8103.1')
+    """
+    factor = math.exp(log)
+    return f"{100 * (factor - 1):.{decimals}f} %" if factor < 2 else f"a factor of {factor:.1f}"
+
+
+def span_of(counts: Sequence[int]) -> str:
+    """
+    >>> span_of([3, 5, 9]), span_of([5]), span_of([])
+    ('3–9', '5', 'no')
+    """
+    return f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else "".join(map(str, counts)) or "no"
+
+
+def unit_of(rounds: Sequence[int]) -> str:
+    """What the intervals of times are over, for these numbers of rounds, ascending.
+
+    >>> unit_of([3, 5]), unit_of([20, 30]), unit_of([19, 30])
+    ('rounds', 'rounds in 10 batches', 'rounds, in 10 batches from 20 on')
+    """
+    if not rounds or rounds[-1] < 2 * BATCHES:
+        return "rounds"
+    return (
+        f"rounds in {BATCHES} batches"
+        if rounds[0] >= 2 * BATCHES
+        else f"rounds, in {BATCHES} batches from {2 * BATCHES} on"
+    )
+
+
+def _aa_test(timings: dict[str, RelativeCost]) -> Iterator[Note]:
+    """The reference under a second name against itself, on a task's board."""
+    nulls = controls(timings)
+    if not nulls:
+        yield note("aa_missing")
+        return
+    worst = ratio(max(nulls, key=lambda null: abs(null.value) + null.half_width()))
+    shown = f"{worst.value:.3f}× ({worst.low:.3f}–{worst.high:.3f})"
+    # every timed variant is one more chance to find a difference where there is none
+    separates = any(difference_is_proven(null, len(timings) + len(nulls)) for null in nulls)
+    floor = format_log_difference(floor_of(timings))
+    yield note("aa_separates", ratio=shown, where=f"({floor})") if separates else note("aa", ratio=shown, floor=floor)
+
+
+def _separation(timings: Timings, point: str) -> Iterator[Note]:
+    found = {at: controls(dict(by_name)) for at, by_name in timings.by_point.items()}
+    # every block and every timed variant is one more chance to find a difference where there is none
+    chances = sum(len(by_name) + len(found[at]) for at, by_name in timings.by_point.items())
+    apart = {at: null for at, nulls in found.items() for null in nulls if null.p_value() * chances < 1 - LEVEL}
+    if apart:
+        worst = ratio(max(apart.values(), key=lambda null: abs(null.value)))
+        shown = f"{worst.value:.3f}× ({worst.low:.3f}–{worst.high:.3f})"
+        yield note("aa_separates", ratio=shown, where=f"at {_where(point, apart)}")
+
+
+def _load(loads: Mapping[Any, Measurement], point: str) -> Iterator[Note]:
+    noted = {at: measured for at, measured in loads.items() if measured.where.get("note")}
+    if noted:
+        worst = max(noted.values(), key=lambda measured: measured.value)
+        yield note("load_noted", where=_where(point, noted), note=worst.where["note"])
+
+
+def _drift(canaries: Mapping[Any, Measurement], point: str) -> Iterator[Note]:
+    drifts = {at: measured.where.get("drift", 0.0) for at, measured in canaries.items()}
+    moved = {at: float(drift) for at, drift in drifts.items() if isinstance(drift, int | float) and abs(drift) > DRIFT}
+    if moved:
+        yield note("drift", where=_where(point, moved), change=100 * max(moved.values(), key=abs))
+    usual = median(measured.value for measured in canaries.values()) if canaries else 1.0
+    apart = {at: m.value / usual for at, m in canaries.items() if abs(m.value / usual - 1) > DRIFT}
+    if apart:
+        yield note(
+            "speed_differs", shares=some([f"{100 * share:.0f} % at {format_point(at)}" for at, share in apart.items()])
+        )
+
+
+def _largest(timings: Timings, name: str) -> dict[Any, Measurement]:
+    """The largest value of that name at each point."""
+    found = {}
+    for at, by_name in timings.by_point.items():
+        measured = [m for t in by_name.values() if (m := timings.table.number(name, t.row)) is not None]
+        if measured:
+            found[at] = max(measured, key=lambda m: m.value)
+    return found
+
+
+def _where(point: str, points: Iterable[object]) -> str:
+    return f"{point} {some(list(map(format_point, points)))}"

@@ -12,10 +12,8 @@ from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS
 from ..score.key import BoardKey
 from ..stats.format import counted
 from ..store.agreement import is_disputed, tested
-from ..store.problems import problem_of
-from ..store.rows import ResultRow
+from ..store.rows import NOT_RANKED, REPEATED, ResultRow, version_order
 from ..store.table import ResultTable
-from ..store.versions import NOT_RANKED, REPEATED, version_order
 from .board import Note
 from .notes import note, some
 

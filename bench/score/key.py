@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from ..core.errors import SelectionError
 from ..core.record import Record
@@ -12,6 +13,20 @@ from ..core.spec import Spec, parse_selection
 from ..stats.format import in_a_line
 from ..store.rows import ResultRow
 from ..store.table import ResultTable
+
+
+class Filters(TypedDict, total=False):
+    """Which boards; a filter that is absent or None leaves all. A name without parameters stands for all of its own.
+
+    task, preset: such as `lra-text,sweep`. selection: `validation` or `test`. fidelity: `official`, `regenerated`,
+    `surrogate`, `own` or `synthetic` data. machine: the id of the machine whose speeds are shown.
+    """
+
+    task: str | None
+    preset: str | None
+    selection: str | None
+    fidelity: str | None
+    machine: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

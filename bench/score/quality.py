@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,12 +14,13 @@ from ..core.cell import REFERENCE
 from ..core.interval import Interval
 from ..core.metrics import ACCURACY, RANKING_METRICS, Metric
 from ..core.protocol import LEAST_SEEDS
-from ..core.record import Outcome
-from ..stats.bootstrap import resampled_scores, resampled_shares
+from ..core.record import Measurement, Outcome
+from ..stats import format as wording
+from ..stats.bootstrap import resampled_scores, resampled_shares, sound_statistics
 from ..stats.intervals import Estimate, NoiseSource
 from ..stats.scoring import Correct, Draws, accuracy, accuracy_difference, corpus_difference, corpus_level
 from ..store.artifacts import ExampleResults, agrees, score_of
-from ..store.rows import ResultRow
+from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
 from .key import BoardKey
 from .learning import Bars, above, bars_of, learned_seeds
@@ -297,3 +298,23 @@ def metric_of(table: ResultTable, board_key: BoardKey) -> Metric:
         if any(table.number(metric.name, at, split="test") is not None for at in rows):
             return metric
     return ACCURACY
+
+
+def trivial_levels(
+    table: ResultTable, board_key: BoardKey, metric: Metric, predictions: Predictions
+) -> Iterator[tuple[ResultRow, Interval | None]]:
+    """The newest run of each baseline, by name, with its level on the test split; None where it has none."""
+    for run in sorted(newest(board_key.runs(table, "baseline"), "variant"), key=lambda run: run.variant):
+        tested = table.number(metric.name, run.at, split="test") if run.outcome == Outcome.OK else None
+        yield run, _level(tested, metric, run, predictions) if tested is not None else None
+
+
+def _level(tested: Measurement, metric: Metric, run: ResultRow, predictions: Predictions) -> Interval | None:
+    if metric.is_share:
+        examples = tested.where.get("examples")
+        return accuracy([tested.value], int(examples)) if examples else None
+    name = run.artifacts.get("predictions")
+    kept = predictions(name) if name else None
+    if kept is None or not sound_statistics(metric.name, kept.values):
+        return wording.point(tested.value)
+    return corpus_level([tested.value], resampled_scores(metric.name, kept.values)[:, None])

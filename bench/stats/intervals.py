@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 # scipy.stats has the same under nicer names, and takes a second to import
-from scipy.special import ndtri, stdtrit
+from scipy.special import betaincinv, ndtri, stdtrit
 
 from ..core.interval import Interval
 
@@ -143,3 +144,47 @@ def wilson(share: float, count: int, level: float = LEVEL) -> Interval:
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     return Interval(share, min(share, centre - half), max(share, centre + half))
+
+
+class Share(NamedTuple):
+    """So many of so many trainings learned."""
+
+    learned: int
+    trained: int
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """The exact interval of Clopper and Pearson (1934); it stays inside [0, 1].
+
+        >>> found = Share(3, 6).interval()
+        >>> round(found.low, 3), round(found.high, 3)
+        (0.118, 0.882)
+        """
+        tail, failed = (1 - level) / 2, self.trained - self.learned
+        low = float(betaincinv(self.learned, failed + 1, tail)) if self.learned else 0.0
+        high = float(betaincinv(self.learned + 1, failed, 1 - tail)) if failed else 1.0
+        return Interval(self.learned / self.trained, low, high)
+
+    def p_value(self, other: Share) -> float:
+        """Fisher's exact test that both learn equally often, two-sided: the tables that are no more probable.
+
+        >>> round(Share(6, 6).p_value(Share(1, 6)), 3), round(Share(6, 6).p_value(Share(3, 6)), 2)
+        (0.015, 0.18)
+        """
+        learned, trained = self.learned + other.learned, self.trained + other.trained
+        ways = {
+            one: math.comb(self.trained, one) * math.comb(other.trained, learned - one)
+            for one in range(max(0, learned - other.trained), min(self.trained, learned) + 1)
+        }
+        return sum(way for way in ways.values() if way <= ways[self.learned]) / math.comb(trained, learned)
+
+
+def least_difference(trained: int, alpha: float) -> int | None:
+    """The most trainings of another that may have learned beside `trained` of `trained`, for a difference at `alpha`.
+
+    None where not even 0 would do.
+
+    >>> least_difference(6, 0.05), least_difference(6, 0.0005), least_difference(10, 0.0005)
+    (1, None, 1)
+    """
+    shown = [k for k in range(trained) if Share(trained, trained).p_value(Share(k, trained)) < alpha]
+    return max(shown, default=None)

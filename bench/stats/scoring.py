@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.interval import Interval
-from .dependence import inflation
+from .bootstrap import inflation
 from .intervals import LEVEL, Estimate, NoiseSource, mean_estimate, wilson
 
 CAP = 64.0

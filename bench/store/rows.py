@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from ..core.cell import NO_ATTENTION, REFERENCE
+from ..core.errors import AttnbenchError
 from ..core.metrics import Metric
+from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, VERSION_ZERO
+from ..core.record import Outcome
+from ..core.registry import TASKS
+from ..core.spec import Spec
+from .problems import problem_types
 
 
 class ResultRow(NamedTuple):
@@ -67,3 +77,225 @@ def newest(rows: Iterable[ResultRow], *names: str) -> list[ResultRow]:
         found.pop(key(row), None)
         found[key(row)] = row
     return list(found.values())
+
+
+REPEATED = "measured again; the first result of a cell counts"
+RETRIED = "a newer Record of the same cell on this machine"
+SETTING = "measured with an older definition of the preset"
+VERSION = "made by another version of the lane, the objective or the task"
+DATA = "the code or the data of the task has changed since"
+CODE = "of other code of the variant, or of the kernels of another kind of device"
+INCOMPLETE = "of a newer version that is not yet complete for softmax and two others"
+OTHER_TASKS = "of another version than the other tasks of the suite"
+TOO_NEW = "of a newer version than the installed one"
+
+NOT_RANKED = (SETTING, VERSION, DATA, CODE, INCOMPLETE, OTHER_TASKS, TOO_NEW)
+"""Reasons that measuring anew removes."""
+
+
+def with_staleness(rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """The rows in the same order; those that do not count say why. Each rule sees what all before it have left."""
+    settings = _settings(rows)
+    found = [row._replace(stale=TOO_NEW) if is_too_new(row.version, row.lane, row.task) else row for row in rows]
+    found = _once_a_cell(found, settings)
+    found = _newest_complete(found, _across_lanes, lambda row: settings.get(row.at), SETTING)
+    found = _newest_complete(found, _comparable, attrgetter("version"), VERSION)
+    # a Record without data says nothing of the data's source
+    found = _newest_complete(found, _comparable, lambda row: None if row.unplaced else row.data_code, DATA)
+    return _newest_code(found)
+
+
+def harness_version(row: ResultRow) -> str:
+    """The version of lane and objective, which the tasks of a suite share.
+
+    >>> from types import SimpleNamespace as Row
+    >>> harness_version(Row(version="lane1.objective2.task3")), harness_version(Row(version="version 0"))
+    ('lane1.objective2', 'version 0')
+    """
+    return row.version.rpartition(".task")[0] or row.version
+
+
+def is_too_new(version: str, lane: str, task: str) -> bool:
+    """Whether a digest states a version of lane, objective or task that the installed code does not have yet.
+
+    >>> is_too_new("lane1.objective1.task1", "train", "recall"), is_too_new("lane99.task1", "train", "recall")
+    (False, True)
+    """
+    if version == VERSION_ZERO:
+        return False
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        return True
+    of_lane, of_objective, of_task = (int(number or 0) for number in found.groups())
+    if of_lane > LANE_VERSIONS.get(lane, 0) or of_objective > max(one.objective_version for one in problem_types()):
+        return True
+    # the task is loaded for a claim alone that is above the version that each task begins with
+    return of_task > 1 and of_task > _installed_version(task.partition("[")[0])
+
+
+@cache
+def _installed_version(task: str) -> float:
+    """The version of our own task; infinite for a plugin's, which this process does not import, and an unknown one."""
+    try:
+        return float("inf") if TASKS.is_foreign(task) else int(TASKS.load(task).version)
+    except AttnbenchError:
+        return float("inf")
+
+
+@cache
+def installed_metric(task: Spec) -> Metric | None:
+    """What our own task is ranked by; None for a plugin's, which this process does not import, and an unknown one."""
+    try:
+        return None if TASKS.is_foreign(task.name) else TASKS.build(task).metric
+    except AttnbenchError:
+        return None
+
+
+_VERSION = re.compile(r"lane(\d{1,9})(?:\.objective(\d{1,9}))?\.task(\d{1,9})")
+
+
+def complete_variants(rows: Iterable[ResultRow]) -> set[str]:
+    """Who has trained with a result at seeds 0, 1 and 2."""
+    seeds: dict[str, set[int]] = {}
+    for row in rows:
+        if row.outcome == Outcome.OK and row.lane == "train":
+            seeds.setdefault(row.variant, set()).add(row.seed)
+    return {variant for variant, found in seeds.items() if found >= set(range(LEAST_SEEDS))}
+
+
+def completeness(rows: Sequence[ResultRow]) -> tuple[int, int]:
+    """2 where the reference and two others are complete, 1 with one other, 0 else; by training, then by timings.
+
+    The model without attention is trained with every selection, so that it says nothing of its size.
+    """
+    timed = {row.variant for row in rows if row.outcome == Outcome.OK and row.lane == "time"}
+    both = (names - {NO_ATTENTION} for names in (complete_variants(rows), timed))
+    trained, timed_too = (min(len(names) - 1, 2) if REFERENCE in names else 0 for names in both)
+    return trained, timed_too
+
+
+def version_order(version: str) -> tuple[int, ...]:
+    """
+    >>> version_order("lane1.objective2.task10") > version_order("lane1.objective2.task9") > version_order("version 0")
+    True
+    """
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def _once_a_cell(rows: list[ResultRow], settings: Mapping[int, int]) -> list[ResultRow]:
+    """Of one cell, made by one version, the first result counts, on whatever machine; a failure only without any.
+
+    Timings stand beside those that shared their rounds, so there the newest of each machine counts.
+    """
+
+    def cell(row: ResultRow) -> Hashable:
+        if row.lane == "time":
+            return row.key, row.machine
+        version = row.version, row.data_code, row.variant_code
+        return row.key, row.fidelity, *version, settings.get(row.at)
+
+    found = {row.at: row for row in rows}
+    for group in grouped((row for row in rows if not row.stale), cell).values():
+        results = [row for row in group if row.outcome == Outcome.OK]
+        counted = results[0] if results and group[0].lane != "time" else group[-1]
+        for row in group:
+            if row is not counted:
+                # a result that would replace an earlier one is a repetition; failures and timings are superseded
+                repeated = row.outcome == Outcome.OK and row.lane != "time"
+                found[row.at] = row._replace(stale=REPEATED if repeated else RETRIED)
+    return [found[row.at] for row in rows]
+
+
+def _newest_complete(
+    rows: list[ResultRow],
+    group: Callable[[ResultRow], Hashable],
+    value: Callable[[ResultRow], Any],
+    reason: str,
+) -> list[ResultRow]:
+    """In each group only the rows of one value stay: of those that are most complete, the newest.
+
+    A value is as new as the first Record that has it; of versions the numbers decide. None has no say and stays.
+    """
+    found = {row.at: row for row in rows}
+    for members in grouped((row for row in rows if not row.stale), group).values():
+        by_value = grouped((row for row in members if value(row) is not None), value)
+        if len(by_value) < 2:
+            continue
+        age = {each: (version_order(own[0].version), own[0].at) for each, own in by_value.items()}
+        kept = max(by_value, key=lambda each: (completeness(by_value[each]), age[each]))
+        for each, own in by_value.items():
+            for row in own if each != kept else ():
+                found[row.at] = row._replace(stale=reason if age[each] < age[kept] else INCOMPLETE)
+    return [found[row.at] for row in rows]
+
+
+def _newest_code(rows: list[ResultRow]) -> list[ResultRow]:
+    """Of each variant the newest code that was tried at three seeds stays, or the newest of all where none was.
+
+    Code is as new as the last Record of it, repetitions among them: a change that was taken back leaves the older code
+    the newest, once any cell of it is measured again. Failures count as tried: code that fails does not fall back to
+    older code by itself. The reference, which all others need, stays at the newest code that has results. The kernels
+    of a processor and of a GPU are two codes of a variant.
+    """
+    found = {row.at: row for row in rows}
+    last = {_code_of(row): row.at for row in rows if row.stale in ("", REPEATED, RETRIED)}
+    fresh = (row for row in rows if not row.stale)
+    for members in grouped(fresh, lambda row: (*_comparable(row), row.variant)).values():
+        by_code = grouped(members, attrgetter("variant_code"))
+        if len(by_code) < 2:
+            continue
+        age = {code: max(last[_code_of(row)] for row in own) for code, own in by_code.items()}
+        kept = max(by_code, key=lambda code: (_is_tried(by_code[code]), age[code]))
+        for code, own in by_code.items():
+            for row in own if code != kept else ():
+                found[row.at] = row._replace(stale=CODE if age[code] < age[kept] else INCOMPLETE)
+    return [found[row.at] for row in rows]
+
+
+def _code_of(row: ResultRow) -> Hashable:
+    return *_comparable(row), row.variant, row.version, row.data_code, row.variant_code
+
+
+def _is_tried(rows: Sequence[ResultRow]) -> bool:
+    if rows[0].lane != "train":
+        return True
+    if rows[0].variant == REFERENCE:
+        return bool(complete_variants(rows))
+    return {row.seed for row in rows} >= set(range(LEAST_SEEDS))
+
+
+def grouped(rows: Iterable[ResultRow], of: Callable[[ResultRow], Hashable]) -> dict[Hashable, list[ResultRow]]:
+    """The rows by what `of` says of each, in their order."""
+    found: dict[Hashable, list[ResultRow]] = {}
+    for row in rows:
+        found.setdefault(of(row), []).append(row)
+    return found
+
+
+def _across_lanes(row: ResultRow) -> Hashable:
+    # a preset means one thing: timings under another are not put beside what is trained now
+    return row.task, row.preset, row.selection, row.protocol, row.fidelity
+
+
+def _comparable(row: ResultRow) -> tuple[Hashable, ...]:
+    """Rows with one value of it are to be of one version; speeds by machine."""
+    machine = row.machine if row.lane == "time" else ""
+    return row.task, row.preset, row.selection, row.protocol, row.lane, machine, row.fidelity
+
+
+def _settings(rows: Iterable[ResultRow]) -> dict[int, int]:
+    """By place, a number for each distinct setting of a task's preset; a row without a setting has none."""
+    distinct: dict[tuple[str, str], list[tuple[Mapping[str, Any], str]]] = {}
+    found = {}
+    for row in rows:
+        if not row.setting:
+            continue
+        known = distinct.setdefault((row.task, row.preset), [])
+        same = next((at for at, (setting, _) in enumerate(known) if setting == row.setting), None)
+        if same is None:
+            # a setting that was read from a file has lists for tuples
+            text = json.dumps(row.setting, sort_keys=True, default=str)
+            same = next((at for at, (_, other) in enumerate(known) if other == text), len(known))
+            known.append((row.setting, text))
+        found[row.at] = same
+    return found

@@ -15,8 +15,7 @@ from ..core.metrics import Metric
 from ..core.protocol import VERSION_ZERO
 from ..core.record import Machine, Measurement, Record
 from ..core.spec import Spec
-from .rows import HeadMeasurement, ResultRow
-from .versions import OTHER_TASKS, grouped, installed_metric, with_staleness
+from .rows import OTHER_TASKS, HeadMeasurement, ResultRow, grouped, installed_metric, with_staleness
 
 _EXACTLY = attrgetter("task", "preset", "fidelity", "protocol")
 

@@ -13,8 +13,8 @@ from ...store.records import Records
 
 if TYPE_CHECKING:
     from ...board.board import Board
-    from ...board.filters import Filters
     from ...score.cost import Mode
+    from ...score.key import Filters
 
 
 def choose(

@@ -10,9 +10,18 @@ from functools import partial
 from pathlib import Path
 
 from ...board.board import Board, Column, Note, Row, TableCell, split_by_rank
-from ...board.cells import EMPTY, difference_cell, number_cell, ratio_cell, reference_cell
-from ...board.columns import Cell, cells_of, finished, plain_columns
-from ...board.length_columns import MODES, part_timed
+from ...board.cells import (
+    EMPTY,
+    Cell,
+    cells_of,
+    difference_cell,
+    finished,
+    number_cell,
+    plain_columns,
+    ratio_cell,
+    reference_cell,
+)
+from ...board.length_board import MODES, part_timed
 from ...board.notes import note, some
 from ...board.quality_notes import describe_correction
 from ...board.timings import RAN_AS, Timings

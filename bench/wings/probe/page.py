@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ...board.timing_notes import format_log_difference
+from ...board.timings import format_log_difference
 from ...core.cell import NO_ATTENTION, REFERENCE
 from ...core.interval import Interval
 from ...core.record import Outcome, Record

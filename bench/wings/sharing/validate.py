@@ -25,8 +25,8 @@ from ...store.arrivals import LOG, ArrivalLog, in_order_of_arrival, read_log
 from ...store.artifacts import curve_of, results_of
 from ...store.learning_rates import extended, first_results, search, without_rates
 from ...store.record_files import RecordFile
+from ...store.rows import installed_metric, is_too_new
 from ...store.store import LOCAL, Store, is_artifact_name, is_given_name
-from ...store.versions import installed_metric, is_too_new
 
 MOST_BAD_LINES = 1000
 """Named of one file; the others are counted."""

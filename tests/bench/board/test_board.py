@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
-from attnbench.bench.board.cells import EMPTY
-from attnbench.bench.board.columns import cells_of, finished, plain_columns
+from attnbench.bench.board.cells import EMPTY, cells_of, finished, plain_columns
 
 SMALL = TableCell(text="small", value=1.0)
 SCORES = {"rela": 70.0, "softmax": 60.0, "topk": 0.0, "majority": 50.0}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import attnbench
-from attnbench.bench.board.error_rates import SEEDS, SIMULATED, VARIANTS, simulated_errors
+from attnbench.bench.board.quality_notes import SEEDS, SIMULATED, VARIANTS, simulated_errors
 from attnbench.bench.score.contrasts import Contrasts, mean_contrast
 from attnbench.bench.score.learning import Bars, TrivialPrediction, above, learned_seeds
 from attnbench.bench.score.quality import SeedScores

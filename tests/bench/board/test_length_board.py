@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from boards import entry
 
-from attnbench.bench.board.crossover import crossover
-from attnbench.bench.board.length_board import board_for_lengths, modes_of, sweeps
+from attnbench.bench.board.length_board import board_for_lengths, crossover, modes_of, sweeps
 from attnbench.bench.board.select import scored
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement, Outcome

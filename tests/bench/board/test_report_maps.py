@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from attnbench.bench.board.report_maps import attention_maps
+from attnbench.bench.board.build_report import attention_maps
 from attnbench.bench.store.artifacts import StoredMaps, StoredPredictions
 from attnbench.bench.store.store import Store
 

@@ -14,8 +14,8 @@ from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.plan.suite import load_suite
 from attnbench.bench.score.contrasts import COMPARISON_SETS, Contrast, Contrasts, mean_contrast
 from attnbench.bench.score.quality import SeedScores, is_unlearned
+from attnbench.bench.stats.intervals import Share
 from attnbench.bench.stats.moderation import moderated_variances, noise_of_difference, prior_of
-from attnbench.bench.stats.shares import Share
 
 BLEU = METRICS["bleu"]
 COMPARISON_SET = COMPARISON_SETS["accuracy"]

@@ -6,7 +6,7 @@ import pytest
 
 from attnbench.bench.score.contrasts import Contrasts
 from attnbench.bench.score.cost import RelativeCost
-from attnbench.bench.score.matched_budget import advantage_at_equal_state, advantage_at_equal_time
+from attnbench.bench.score.pareto import advantage_at_equal_state, advantage_at_equal_time
 from attnbench.bench.score.quality import SeedScores
 from attnbench.bench.stats.intervals import Estimate
 

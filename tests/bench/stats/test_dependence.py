@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from seeds import seed
 
-from attnbench.bench.stats.bootstrap import corpus_score, resampled_scores
-from attnbench.bench.stats.dependence import standard_error
+from attnbench.bench.stats.bootstrap import corpus_score, resampled_scores, standard_error
 
 
 def drawn_pairs(draw: np.random.Generator, examples: int = 300, documents: int = 60) -> np.ndarray:

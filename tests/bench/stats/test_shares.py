@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from attnbench.bench.stats.shares import Share, least_difference
+from attnbench.bench.stats.intervals import Share, least_difference
 
 
 @pytest.mark.parametrize("trained", [1, 3, 6, 10, 24])

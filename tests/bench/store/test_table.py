@@ -9,8 +9,8 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement, Outcome, Provenance
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.score.key import BoardFilter, board_keys
+from attnbench.bench.store.rows import CODE, DATA, INCOMPLETE, REPEATED, RETRIED, SETTING, VERSION
 from attnbench.bench.store.table import table_of
-from attnbench.bench.store.versions import CODE, DATA, INCOMPLETE, REPEATED, RETRIED, SETTING, VERSION
 
 
 def stale(table: object) -> list[str]:

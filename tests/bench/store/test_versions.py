@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from attnbench.bench.core.cell import NO_ATTENTION
+from attnbench.bench.store.rows import completeness
 from attnbench.bench.store.table import table_of
-from attnbench.bench.store.versions import completeness
 
 OLD, NEW = "lane1.objective1.task0-d1-v1", "lane1.objective1.task1-d1-v1"
 
