@@ -21,7 +21,7 @@ from scipy.special import ndtri, stdtrit
 import attnbench
 from attnbench.bench.plan.suite import load_suite
 from attnbench.bench.score import learning
-from attnbench.bench.score.key import BoardFilter, board_keys
+from attnbench.bench.score.key import board_keys
 from attnbench.bench.score.quality import scores_by_variant
 from attnbench.bench.stats.intervals import Share
 from attnbench.bench.stats.moderation import moderated_variances, noise_of_difference
@@ -65,7 +65,7 @@ def models() -> dict[str, TaskModel]:
     suite = load_suite("synthetic")
     by_task = {}
     for task in TASKS:
-        key = board_keys(table, BoardFilter(task=task, preset=str(suite.preset)))[0]
+        key = board_keys(table, task=task, preset=str(suite.preset))[0]
         by_task[task] = key, scores_by_variant(table, key, lambda name: None)
     # without the hybrid, which has more layers than the models of three tasks
     trained = [{name for name, each in on_task.items() if each.scores} for _, on_task in by_task.values()]

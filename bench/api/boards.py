@@ -67,9 +67,9 @@ def answered(
 ) -> tuple[ResultTable, StoredPredictions, list[BoardKey]]:
     """The whole folder, and the boards of it that are asked for: of Records those that they answer."""
     from ..board.select import read_store
-    from ..score.key import BoardFilter, answering, board_keys
+    from ..score.key import answering, board_keys
     from ..store.store import Store
 
     table, predictions = read_store(Store(results.results if isinstance(results, Records) else Path(results), notice))
-    keys = board_keys(table, BoardFilter(**filters))
+    keys = board_keys(table, **filters)
     return table, predictions, answering(keys, results) if isinstance(results, Records) else keys

@@ -26,11 +26,9 @@ from ..store.rows import HeadMeasurement, ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board
 from .cost_map import LEAST, Swept, board_for_map, by_machine
-from .kernel_board import board_for_kernels
-from .kernel_shapes import KernelShape, claimed, kernel_shapes
+from .kinds import CostBoard, cost_boards
 from .length_board import LengthSweep, board_for_lengths, crossover, part_timed, sweeps
-from .report import COST_MAP, KERNELS, FigureRow, FigureRows, Report, SettingCurves
-from .serving_board import ServingSweep, board_for_serving, serving_sweeps
+from .report import COST_MAP, FigureRow, FigureRows, Report, SettingCurves
 from .setting_tables import BY_AXIS, RIGHT_KEY, values_at
 from .task_board import board_for_task
 from .version_notes import describe_stale
@@ -86,13 +84,9 @@ def report_for_task(
 
 def reports_for_sweeps(table: ResultTable, trained: list[BoardKey], untrained: list[BoardKey]) -> list[Report]:
     """The reports of all boards of cost alone: over batch and length, and over lengths what these do not show."""
-    kernels = kernel_shapes(table, untrained)
-    untrained = sorted(set(untrained) - claimed(*kernels.values()))
-    served = serving_sweeps(table, untrained)
-    shown = {key for sweep in served for key in sweep.board_keys.values()}
-    swept = sweeps(table, trained) + sweeps(table, [key for key in untrained if key not in shown], least=1)
-    found = [report_for_kernels(table, group, shapes) for group, shapes in kernels.items()]
-    found += [report_for_serving(table, sweep) for sweep in served]
+    of_cost, left = cost_boards(table, untrained)
+    swept = sweeps(table, trained) + sweeps(table, left, least=1)
+    found = [_report_of_cost(table, each) for each in of_cost]
     for machine, members in by_machine(table, swept).items():
         found += [report_for_map(table, machine, members)] if len(members) >= LEAST else []
         found += [report_for_sweep(table, sweep, mode) for sweep, mode in members]
@@ -123,19 +117,10 @@ def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step"
     )
 
 
-def report_for_kernels(table: ResultTable, group: tuple[str, str], shapes: Sequence[KernelShape]) -> Report:
-    """The report of the board of kernels on a machine in a preset."""
-    return _of_times(table, board_for_kernels(table, *group, shapes), sorted(claimed(shapes)), KERNELS)
-
-
-def report_for_serving(table: ResultTable, sweep: ServingSweep) -> Report:
-    """The report of a board over batch × length."""
-    return _of_times(table, board_for_serving(table, sweep), list(sweep.board_keys.values()))
-
-
-def _of_times(table: ResultTable, board: Board, keys: Sequence[BoardKey], group: str = "") -> Report:
-    runs = [run for key in keys for run in key.runs(table, "time")]
-    return Report(name=board.name, board=board, commands=_commands(keys[-1], runs), group=group, **_origin(table, runs))
+def _report_of_cost(table: ResultTable, found: CostBoard) -> Report:
+    runs = [run for key in found.keys for run in key.runs(table, "time")]
+    board, commands = found.board, _commands(found.keys[-1], runs)
+    return Report(name=board.name, board=board, commands=commands, group=found.group, **_origin(table, runs))
 
 
 def report_for_suite(table: ResultTable, board: Board, board_keys: Sequence[BoardKey]) -> Report:

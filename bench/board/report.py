@@ -15,9 +15,6 @@ from .board import Board
 COST_MAP = "Cost over lengths and settings"
 """The group of maps of costs, which stand for the boards of cost alone."""
 
-KERNELS = "Kernels on a GPU"
-"""The group of boards of times beside the best dense kernel of a card."""
-
 FigureRow = dict[str, Any]
 """A row of a table: a value by column."""
 

@@ -16,10 +16,8 @@ from ..store.store import Store
 from ..store.table import ResultTable, table_of
 from .board import Board
 from .cost_map import boards_of_sweeps
-from .kernel_board import board_for_kernels
-from .kernel_shapes import claimed, kernel_shapes
+from .kinds import cost_boards
 from .length_board import boards_over_lengths
-from .serving_board import board_for_serving, serving_sweeps
 from .suite_board import board_for_suite
 from .task_board import board_for_task
 
@@ -63,17 +61,8 @@ def scored(
         board_for_task(table, board_key, predictions=predictions, curves=curves, sets=sets, margin=margin)
         for board_key in trained
     ]
-    untrained = sorted(set(found) - set(trained))
-    if mode is None:
-        # a mode alone is asked of the boards over lengths
-        kernels = kernel_shapes(table, untrained)
-        boards += [board_for_kernels(table, *group, shapes) for group, shapes in kernels.items()]
-        untrained = sorted(set(untrained) - claimed(*kernels.values()))
-    served = [sweep for sweep in serving_sweeps(table, untrained) if mode in (None, sweep.mode)]
-    # each of its batches would have a board over lengths, of the same numbers; `lengths` asks for these
-    shown = {board_key for sweep in served for board_key in sweep.board_keys.values()}
-    boards += [board_for_serving(table, sweep) for sweep in served]
-    return boards + boards_of_sweeps(table, sorted(set(untrained) - shown), mode)
+    of_cost, left = cost_boards(table, set(found) - set(trained), mode)
+    return boards + [each.board for each in of_cost] + boards_of_sweeps(table, left, mode)
 
 
 def read_store(store: Store, option: str = "--results") -> tuple[ResultTable, StoredPredictions]:

@@ -13,7 +13,7 @@ from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Row, split_by_rank
 from .cells import EMPTY, cells_of, finished, level_cell, plain_columns
 from .headline import describe_gaps, describe_losses, nothing_ranked, quality_headline
-from .parts import SetStatistics, parts_of_wings
+from .kinds import SetStatistics, task_parts
 from .preset_text import short_preset
 from .quality_notes import (
     baseline_notes,
@@ -27,7 +27,6 @@ from .quality_notes import (
 from .setting_tables import setting_boards, setting_notes
 from .task_columns import ANSWERS, task_columns, verdict_on
 from .task_context import BoardContext
-from .test_sets import SetStatistics, scores_by_set, set_boards, set_notes
 from .timings import task_timing_notes
 from .version_notes import left_behind_notes, repetition_notes, version_notes
 
@@ -67,6 +66,7 @@ def board_for_task(
     losses = describe_losses(contrasts, metric)
     missed = describe_gaps([gap for name, gap in contrasts.items() if verdicts[name] == "undecided"], metric)
     gaps = [gap for name in sorted(complete) if (gap := context.contrasts.to_reference(name)) and gap.has_enough_seeds]
+    parts = task_parts(context, sets)
     trivial = list(trivial_levels(table, board_key, metric, predictions))
     untouched = []
     if without := context.without_attention:
@@ -111,11 +111,11 @@ def board_for_task(
             *baseline_notes(trivial, scores, metric),
             *task_timing_notes(context),
             *version_notes(table, context.runs, [(board_key.task, board_key.preset)]),
-            *(note for each in parts for note in each.notes),
+            *parts.notes,
             *setting_notes(context.settings),
         ),
         parts=(
-            *(board for each in parts for board in each.boards),
+            *parts.boards,
             *setting_boards(board_key, context.settings, [row.name for row in (*ranked, *unranked)]),
         ),
     )

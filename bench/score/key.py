@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 from ..core.errors import SelectionError
 from ..core.record import Record
@@ -61,28 +61,16 @@ class BoardKey:
         return max((row.started for row in self.runs(table, "time")), default="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardFilter:
-    """The boards that a person asks for, None for all. A name without parameters stands for all of its parameters."""
-
-    task: str | None = None
-    preset: str | None = None
-    selection: str | None = None
-    fidelity: str | None = None
-    machine: str | None = None
-
-
-def board_keys(table: ResultTable, wanted: BoardFilter | None = None) -> list[BoardKey]:
+def board_keys(table: ResultTable, **wanted: Unpack[Filters]) -> list[BoardKey]:
     """The keys of all boards that the Records make, in order.
 
-    Raises SelectionError where the filter leaves none, naming what there is.
+    Raises SelectionError where a filter leaves none, naming what there is.
     """
-    wanted = wanted or BoardFilter()
     # trials of learning rates are on no board
     rows: Sequence[ResultRow] = [row for row in table.current if row.lane != "tune"]
     for axis in ("task", "preset", "selection", "fidelity", "machine"):
-        asked = getattr(wanted, axis)
-        if asked is not None:
+        asked = wanted.get(axis)
+        if isinstance(asked, str):
             rows = _filtered(rows, axis, asked, table)
     trained = {(row.selection, *_shared(row)) for row in rows if row.lane == "train"}
     has_training = {key[1:] for key in trained}
@@ -98,7 +86,7 @@ def board_keys(table: ResultTable, wanted: BoardFilter | None = None) -> list[Bo
         for selection, task, preset, fidelity, protocol in {*trained, *((own, *key) for key, own in alone.items())}
         for machine in machines.get((task, preset, fidelity, protocol), [""])
     ]
-    return sorted(key for key in found if wanted.machine in (None, key.machine))
+    return sorted(key for key in found if wanted.get("machine") in (None, key.machine))
 
 
 def answering(keys: Sequence[BoardKey], records: Sequence[Record]) -> list[BoardKey]:

@@ -32,13 +32,13 @@ def choose(
     length: tokens, or text such as `16k`, which is 16,384. memory: bytes, or text such as `40GB`, that a training step,
     or decoding one sequence, may hold. Raises SelectionError where nothing was timed at that length.
     """
-    from ...score.key import BoardFilter, board_keys
+    from ...score.key import board_keys
     from .choose_board import Requirements, board_for_choice, tokens_of
 
     limit = None if memory is None else bytes_of(str(memory))
     # a machine is asked for its speeds; quality may come from any
     table, predictions, keys = answered(results, notice, {**filters, "machine": None})
-    every = board_keys(table, BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine")))
+    every = board_keys(table, fidelity=filters.get("fidelity"), machine=filters.get("machine"))
     wanted = Requirements(length=tokens_of(length), mode=mode, memory_bytes=limit, margin=margin)
     return board_for_choice(table, keys, wanted, predictions, every, predictions.store.root)
 
@@ -47,9 +47,8 @@ def lengths_to_choose_at(
     results: str | Path | Records = RESULTS, *, notice: Notice = LOG.warning, **filters: Unpack[Filters]
 ) -> dict[Mode, list[int]]:
     """The lengths that `choose` can answer for, by mode; empty where nothing was timed."""
-    from ...score.key import BoardFilter, board_keys
+    from ...score.key import board_keys
     from .choose_board import lengths_timed
 
     table, _, _ = answered(results, notice, {**filters, "machine": None})
-    wanted = BoardFilter(fidelity=filters.get("fidelity"), machine=filters.get("machine"))
-    return lengths_timed(table, board_keys(table, wanted))
+    return lengths_timed(table, board_keys(table, fidelity=filters.get("fidelity"), machine=filters.get("machine")))

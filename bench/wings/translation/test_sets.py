@@ -10,24 +10,23 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from ..core.cell import REFERENCE
-from ..core.interval import Interval
-from ..core.metrics import Metric
-from ..score.contrasts import Contrasts
-from ..score.key import BoardKey
-from ..score.quality import SeedScores
-from ..stats.bootstrap import Statistics, corpus_score, resampled_scores, sound_statistics
-from ..stats.format import listed
-from ..stats.intervals import LEVEL, Estimate
-from ..store.rows import ResultRow
-from ..store.table import ResultTable
-from .board import Board, Column, Note, Row, TableCell
-from .cells import EMPTY, Cell, cells_of, difference_cell, level_cell, number_cell, plain_columns, reference_cell
-from .notes import note
-from .task_context import finished_runs
-
-SetStatistics = Callable[[str], Mapping[str, Statistics]]
-"""Reads an artifact of predictions: the statistics of each sentence, by test set; empty where they are not at hand."""
+from ...board.board import Board, Column, Note, Row, TableCell
+from ...board.cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell
+from ...board.columns import Cell, cells_of, plain_columns
+from ...board.notes import note
+from ...board.parts import SetStatistics
+from ...board.task_context import finished_runs
+from ...core.cell import REFERENCE
+from ...core.interval import Interval
+from ...core.metrics import Metric
+from ...score.contrasts import Contrasts
+from ...score.key import BoardKey
+from ...score.quality import SeedScores
+from ...stats.bootstrap import Statistics, corpus_score, resampled_scores, sound_statistics
+from ...stats.format import listed
+from ...stats.intervals import LEVEL, Estimate
+from ...store.rows import ResultRow
+from ...store.table import ResultTable
 
 _BASELINES = {"copy": "copying", "untrained": "an untrained model"}
 

@@ -11,7 +11,7 @@ from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement
-from attnbench.bench.score.key import BoardFilter, board_keys
+from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
 
 
@@ -75,7 +75,7 @@ def test_presets_are_not_averaged(bench) -> None:
     with pytest.raises(SelectionError, match="differ in preset; choose one"):
         board(b)
     table = table_of(b.records)
-    assert board_for_suite(table, "lra", board_keys(table, BoardFilter(preset="base"))).columns[0].name == "b"
+    assert board_for_suite(table, "lra", board_keys(table, preset="base")).columns[0].name == "b"
 
 
 def test_the_best_trivial_predictor_of_each_task_stands_below(bench) -> None:

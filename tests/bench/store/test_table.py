@@ -8,7 +8,7 @@ import pytest
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement, Outcome, Provenance
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.score.key import BoardFilter, board_keys
+from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.rows import CODE, DATA, INCOMPLETE, REPEATED, RETRIED, SETTING, VERSION
 from attnbench.bench.store.table import table_of
 
@@ -266,7 +266,7 @@ def test_every_axis_that_must_not_be_mixed_makes_a_question_of_its_own(bench) ->
         ("quick", "validation", 2, "official"),
         ("quick", "validation", 1, "surrogate"),
     ]
-    assert [q.preset for q in board_keys(table_of(b.records), BoardFilter(preset="base"))] == ["base"]
+    assert [q.preset for q in board_keys(table_of(b.records), preset="base")] == ["base"]
 
 
 def test_speeds_stay_when_the_selection_is_filtered_and_boards_without_the_machine_go(bench) -> None:
@@ -277,8 +277,8 @@ def test_speeds_stay_when_the_selection_is_filtered_and_boards_without_the_machi
     b.task = "other"
     b.train("softmax", [0.5])
     table = table_of(b.records)
-    assert [(q.task, q.machine) for q in board_keys(table, BoardFilter(selection="test"))] == [("lra-text", "box-1")]
-    by_machine = board_keys(table, BoardFilter(machine="box-1"))
+    assert [(q.task, q.machine) for q in board_keys(table, selection="test")] == [("lra-text", "box-1")]
+    by_machine = board_keys(table, machine="box-1")
     assert [(q.task, q.selection) for q in by_machine] == [("lra-text", "test"), ("lra-text", "validation")]
 
 
@@ -286,13 +286,13 @@ def test_a_filter_that_leaves_nothing_says_what_there_is(bench) -> None:
     b = bench()
     b.train("softmax", [0.5])
     with pytest.raises(SelectionError, match="no Records of task 'wmt'; there are Records of: lra-text"):
-        board_keys(table_of(b.records), BoardFilter(task="wmt"))
+        board_keys(table_of(b.records), task="wmt")
     with pytest.raises(SelectionError, match="no Records of machine 'box-9'; there are Records of: none"):
-        board_keys(table_of(b.records), BoardFilter(machine="box-9"))
+        board_keys(table_of(b.records), machine="box-9")
     b.time("softmax", [1.0] * 3, [1.0] * 3)
     words = re.escape(b.records[-1].machine.words)
     with pytest.raises(SelectionError, match=rf"there are Records of: box-1 \({words}\)$"):
-        board_keys(table_of(b.records), BoardFilter(machine="EPYC"))
+        board_keys(table_of(b.records), machine="EPYC")
 
 
 def test_a_filter_that_leaves_nothing_names_each_task_once_and_not_more_than_a_line(bench) -> None:
@@ -300,20 +300,20 @@ def test_a_filter_that_leaves_nothing_names_each_task_once_and_not_more_than_a_l
     for at in range(64):
         b.train("softmax", [0.5], cell={"task": f"lra-text[length={at + 1}]"})
     with pytest.raises(SelectionError, match=r"there are Records of: lra-text$"):
-        board_keys(table_of(b.records), BoardFilter(task="wmt"))
+        board_keys(table_of(b.records), task="wmt")
     for at in range(64):
         b.train("softmax", [0.5], cell={"task": f"task-number-{at}"})
     with pytest.raises(SelectionError, match=r"task-number-10, .* …$") as raised:
-        board_keys(table_of(b.records), BoardFilter(task="wmt"))
+        board_keys(table_of(b.records), task="wmt")
     assert len(str(raised.value)) < 420
 
 
 def test_a_name_filters_all_of_its_parameters(bench) -> None:
     b = bench(task="lra-text[length=64]")
     b.train("softmax", [0.5])
-    assert board_keys(table_of(b.records), BoardFilter(task="lra-text"))[0].task == "lra-text[length=64]"
+    assert board_keys(table_of(b.records), task="lra-text")[0].task == "lra-text[length=64]"
     with pytest.raises(SelectionError):
-        board_keys(table_of(b.records), BoardFilter(task="lra-text[length=32]"))
+        board_keys(table_of(b.records), task="lra-text[length=32]")
 
 
 def test_no_records_make_an_empty_frame() -> None:

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 from attnbench.bench.board.build_report import reports_for_sweeps
-from attnbench.bench.board.calibration_table import figures
-from attnbench.bench.board.kernel_board import board_for_kernels
-from attnbench.bench.board.kernel_shapes import kernel_shapes
 from attnbench.bench.board.select import scored
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.core.spec import Spec
@@ -19,6 +16,9 @@ from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.artifacts import StoredPredictions
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
+from attnbench.bench.wings.kernel_boards.boards import board_for_kernels
+from attnbench.bench.wings.kernel_boards.calibration import figures
+from attnbench.bench.wings.kernel_boards.shapes import kernel_shapes
 from attnbench.dashboards import html, markdown, terminal
 from attnbench.dashboards.view import View
 

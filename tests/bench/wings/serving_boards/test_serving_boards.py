@@ -6,12 +6,12 @@ import pytest
 
 from attnbench.bench.board.build_report import reports_for_sweeps
 from attnbench.bench.board.select import scored
-from attnbench.bench.board.serving_board import board_for_serving, serving_sweeps
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.artifacts import StoredPredictions
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
+from attnbench.bench.wings.serving_boards.boards import board_for_serving, serving_sweeps
 from attnbench.dashboards import markdown, terminal
 from attnbench.dashboards.view import View
 

@@ -9,23 +9,36 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import quantiles
 
-from ..core.record import Outcome
-from ..score.quality import describe_outcome
-from ..stats.format import listed, percent, size
-from ..stats.intervals import Estimate, mean_of
-from ..stats.ranking import rank_intervals
-from ..stats.scoring import ratio
-from ..store.table import ResultTable
-from .board import NO_RIVAL, Board, Column, Row, TableCell, split_by_rank
-from .calibration_table import calibrated
-from .cells import EMPTY, Cell, cells_of, finished, number_cell, plain_columns, ratio_cell
-from .headline import nothing_ranked
-from .kernel_shapes import BLOCK, MODES, WORK, KernelShape, claimed
-from .notes import note
-from .timings import RAN_AS, Timings, timing_notes
-from .version_notes import version_notes
+from ...board.board import NO_RIVAL, Board, Column, Row, TableCell, split_by_rank
+from ...board.cells import EMPTY, Cell, cells_of, finished, number_cell, plain_columns, ratio_cell
+from ...board.headline import nothing_ranked
+from ...board.kinds import CostBoard
+from ...board.notes import note
+from ...board.timings import RAN_AS, Timings, timing_notes
+from ...board.version_notes import version_notes
+from ...core.record import Outcome
+from ...score.key import BoardKey
+from ...score.quality import describe_outcome
+from ...stats.format import listed, percent, size
+from ...stats.intervals import Estimate, mean_of
+from ...stats.ranking import rank_intervals
+from ...stats.scoring import ratio
+from ...store.table import ResultTable
+from .calibration import calibrated
+from .shapes import BLOCK, MODES, WORK, KernelShape, claimed, kernel_shapes
+
+KERNELS = "Kernels on a GPU"
+"""The heading of these boards on a page."""
 
 BEST = TableCell(text="best dense", bare="best", value=1.0)
+
+
+def cost_boards(table: ResultTable, keys: Sequence[BoardKey]) -> list[CostBoard]:
+    """A board for each machine and preset that timed known kernels too."""
+    return [
+        CostBoard(board=board_for_kernels(table, *group, shapes), keys=sorted(claimed(shapes)), group=KERNELS)
+        for group, shapes in kernel_shapes(table, keys).items()
+    ]
 
 
 def board_for_kernels(table: ResultTable, machine: str, preset: str, shapes: Sequence[KernelShape]) -> Board:

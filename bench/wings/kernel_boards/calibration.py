@@ -8,13 +8,13 @@ from functools import lru_cache
 from statistics import median
 from typing import NamedTuple
 
-from ..core.paths import PACKAGE
-from ..score.key import BoardKey
-from ..stats.format import percent
-from ..store.table import ResultTable
-from .board import Board, Column, Row, TableCell
-from .cells import EMPTY, number_cell
-from .kernel_shapes import rates
+from ...board.board import Board, Column, Row, TableCell
+from ...board.cells import EMPTY, number_cell
+from ...core.paths import PACKAGE
+from ...score.key import BoardKey
+from ...stats.format import percent
+from ...store.table import ResultTable
+from .shapes import rates
 
 PUBLISHED = PACKAGE / "tasks" / "published" / "kernels.toml"
 AXES = ("dtype", "kernel", "head_dim", "length", "causal")

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ..core.cell import REFERENCE
-from ..core.protocol import LEAST_ROUNDS
-from ..core.record import Measurement
-from ..core.spec import Spec
-from ..score.cost import Mode, RelativeCost, costs_by_variant
-from ..score.key import BoardKey
-from ..stats.intervals import Estimate, mean_estimate, mean_of
-from ..stats.scoring import log_ratio
-from ..store.rows import newest
-from ..store.table import ResultTable
+from ...core.cell import REFERENCE
+from ...core.protocol import LEAST_ROUNDS
+from ...core.record import Measurement
+from ...core.spec import Spec
+from ...score.cost import Mode, RelativeCost, costs_by_variant
+from ...score.key import BoardKey
+from ...stats.intervals import Estimate, mean_estimate, mean_of
+from ...stats.scoring import log_ratio
+from ...store.rows import newest
+from ...store.table import ResultTable
 
 RATE = "kernel_flops_per_second"
 BLOCK = 64

@@ -10,23 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ..core.cell import REFERENCE
-from ..core.record import Outcome
-from ..core.spec import Spec
-from ..score.cost import Mode, costs_by_variant
-from ..score.key import BoardKey
-from ..score.quality import describe_outcome
-from ..stats.format import count, memory, size, speed
-from ..stats.ranking import rank_intervals
-from ..stats.scoring import ratio
-from ..store.table import ResultTable
-from .board import NO_RIVAL, Board, Column, Row, TableCell, split_by_rank
-from .cells import EMPTY, Cell, cells_of, finished, plain_columns
-from .headline import nothing_ranked
-from .length_board import headline_of_costs, mean_ratio_cell
-from .notes import note
-from .timings import RAN_AS, Timings, timing_notes
-from .version_notes import version_notes
+from ...board.board import NO_RIVAL, Board, Column, Row, TableCell, split_by_rank
+from ...board.cells import EMPTY, Cell, cells_of, finished, plain_columns
+from ...board.headline import nothing_ranked
+from ...board.kinds import CostBoard
+from ...board.length_board import headline_of_costs, mean_ratio_cell
+from ...board.notes import note
+from ...board.timings import RAN_AS, Timings, timing_notes
+from ...board.version_notes import version_notes
+from ...core.cell import REFERENCE
+from ...core.record import Outcome
+from ...core.spec import Spec
+from ...score.cost import Mode, costs_by_variant
+from ...score.key import BoardKey
+from ...score.quality import describe_outcome
+from ...stats.format import count, memory, size, speed
+from ...stats.ranking import rank_intervals
+from ...stats.scoring import ratio
+from ...store.table import ResultTable
 
 MODES: Mapping[Mode, str] = {"forward": "prefill", "decode": "decoding"}
 
@@ -52,6 +53,14 @@ class ServingSweep:
     machine: str
     mode: Mode
     board_keys: Mapping[Served, BoardKey]
+
+
+def cost_boards(table: ResultTable, keys: list[BoardKey]) -> list[CostBoard]:
+    """A board for each sweep over batch and length: that of a single batch over lengths would repeat its numbers."""
+    return [
+        CostBoard(board=board_for_serving(table, sweep), keys=list(sweep.board_keys.values()), mode=sweep.mode)
+        for sweep in serving_sweeps(table, keys)
+    ]
 
 
 def serving_sweeps(table: ResultTable, board_keys: list[BoardKey]) -> list[ServingSweep]:

@@ -1,0 +1,1 @@
+"""The boards of prefill and decoding over batch and length."""
