@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
@@ -11,9 +12,9 @@ from typing import Any, NamedTuple
 
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import AttnbenchError
-from ..core.metrics import Metric
-from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, VERSION_ZERO
-from ..core.record import Outcome
+from ..core.metrics import RANKING_METRICS, Metric
+from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, OBJECTIVE_VERSIONS, VERSION_ZERO
+from ..core.record import Measurement, Outcome, Record
 from ..core.registry import TASKS
 from ..core.spec import Spec
 from .problems import problem_types
@@ -299,3 +300,22 @@ def _settings(rows: Iterable[ResultRow]) -> dict[int, int]:
             known.append((row.setting, text))
         found[row.at] = same
     return found
+
+
+def tested(record: Record) -> Measurement | None:
+    """The test result that a board ranks the Record by."""
+    metrics = (record.metric,) if record.metric else RANKING_METRICS
+    found = (record.first(metric.name, split="test") for metric in metrics)
+    return next((measurement for measurement in found if measurement is not None), None)
+
+
+def is_disputed(one: Measurement, other: Measurement) -> bool:
+    """True if two results of one cell are shares that differ by more than test examples and two machines explain.
+
+    Five standard errors of the difference and five points: trainings of one seed on two machines differ by chance too.
+    """
+    examples = min(each.where.get("examples") or 0 for each in (one, other))
+    if one.unit != "fraction" or not examples:
+        return False
+    mean = min(max((one.value + other.value) / 2, 0.0), 1.0)
+    return abs(one.value - other.value) > max(0.05, 5 * math.sqrt(2 * mean * (1 - mean) / examples))

@@ -19,14 +19,14 @@ from ...core.metrics import METRICS, RANKING_METRICS
 from ...core.protocol import VERSION_ZERO
 from ...core.record import Measurement, Outcome, Record
 from ...store import record_files
-from ...store.agreement import Copies, Repeats, curve_errors, prediction_errors, tested, time_errors
 from ...store.arrays import DamagedArtifact
 from ...store.arrivals import LOG, ArrivalLog, in_order_of_arrival, read_log
 from ...store.artifacts import curve_of, results_of
 from ...store.learning_rates import extended, first_results, search, without_rates
 from ...store.record_files import RecordFile
-from ...store.rows import installed_metric, is_too_new
+from ...store.rows import installed_metric, is_too_new, tested
 from ...store.store import LOCAL, Store, is_artifact_name, is_given_name
+from .agreement import Copies, Repeats, curve_errors, prediction_errors, time_errors
 
 MOST_BAD_LINES = 1000
 """Named of one file; the others are counted."""

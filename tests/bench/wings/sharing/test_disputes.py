@@ -13,7 +13,7 @@ from sent_folders import trained
 from attnbench.bench.api import boards as api
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement, Record
-from attnbench.bench.store.agreement import is_disputed
+from attnbench.bench.store.rows import is_disputed
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
 from attnbench.bench.wings.sharing.validate import validate_records

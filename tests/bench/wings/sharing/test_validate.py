@@ -15,9 +15,9 @@ from attnbench.bench.core.errors import SelectionError, StoreError
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.store.agreement import Copies
 from attnbench.bench.store.store import Store
 from attnbench.bench.wings.sharing import validate as validate_module
+from attnbench.bench.wings.sharing.agreement import Copies
 from attnbench.bench.wings.sharing.commands import merge, validate
 from attnbench.bench.wings.sharing.validate import validate_records
 

@@ -16,36 +16,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..core.metrics import RANKING_METRICS
-from ..core.record import Measurement, Outcome, Record
-from .arrays import DamagedArtifact, arrays_of
-from .arrivals import ArrivedRecord
-from .artifacts import Curve, ExampleResults, agrees, results_of, score_of
+from ...core.metrics import RANKING_METRICS
+from ...core.record import Measurement, Outcome, Record
+from ...store.arrays import DamagedArtifact, arrays_of
+from ...store.arrivals import ArrivedRecord
+from ...store.artifacts import Curve, ExampleResults, agrees, results_of, score_of
+from ...store.rows import is_disputed, tested
 
 CURVE_TOLERANCE = 0.01
 """Of a validation score that is computed a second time: on a GPU not every sum comes out the same."""
 
 COMMON_RULE = 0.995
 """Of the examples: where a third model predicts the same of so many, models learn one rule and need no copying."""
-
-
-def tested(record: Record) -> Measurement | None:
-    """The test result that a board ranks the Record by."""
-    metrics = (record.metric,) if record.metric else RANKING_METRICS
-    found = (record.first(metric.name, split="test") for metric in metrics)
-    return next((measurement for measurement in found if measurement is not None), None)
-
-
-def is_disputed(one: Measurement, other: Measurement) -> bool:
-    """Whether two results of one cell are shares that differ by more than the test examples and two machines explain.
-
-    Five standard errors of the difference and five points: trainings of one seed on two machines differ by chance too.
-    """
-    examples = min(each.where.get("examples") or 0 for each in (one, other))
-    if one.unit != "fraction" or not examples:
-        return False
-    mean = min(max((one.value + other.value) / 2, 0.0), 1.0)
-    return abs(one.value - other.value) > max(0.05, 5 * math.sqrt(2 * mean * (1 - mean) / examples))
 
 
 def prediction_errors(record: Record, results: ExampleResults) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnbench.bench.core.record import Measurement
-from attnbench.bench.store.agreement import time_errors
+from attnbench.bench.wings.sharing.agreement import time_errors
 
 
 @pytest.mark.parametrize(("seconds", "is_wrong"), [(9.0, False), (8.0, False), (7.5, True), (5.0, True)])
