@@ -15,7 +15,6 @@ from ..store.table import ResultTable
 from .board import Board, Column, Note, Row, TableCell
 from .cells import EMPTY, number_cell
 from .length_board import MODES, LengthSweep, board_for_lengths, modes_of, sweeps, time_cell, timings_of
-from .notes import note
 from .timings import Timings, timing_notes
 from .version_notes import version_notes
 
@@ -27,6 +26,11 @@ EVEN = "≈"
 Swept = Sequence[tuple[LengthSweep, Mode]]
 
 PLAIN = "plain"
+
+READING = (
+    f"time over {REFERENCE}'s, below 1 is faster; ≈: within the 95 % interval or the noise floor; intervals, memory "
+    "and ranks: `attnbench leaderboard --lengths`, or of one task"
+)
 
 
 @dataclass(slots=True)
@@ -76,7 +80,7 @@ def board_for_map(table: ResultTable, machine: str, swept: Swept) -> Board:
         warned += {one.topic: one for one in notes if one.warning}.values()
     filled = {name: list(_filled(parts, name)) for name in codes}
     names = sorted(filled, key=lambda name: (name != REFERENCE, _middle(filled[name]), name))
-    topics = dict.fromkeys(one.topic for one in warned)
+    topics, first = dict.fromkeys(one.topic for one in warned), swept[0][0]
     columns = (
         Column(name="faster", title="faster", better="higher", description=f"where it is faster than {REFERENCE}"),
         Column(name="slower", title="slower", better="lower", description=f"where it is slower than {REFERENCE}"),
@@ -96,12 +100,15 @@ def board_for_map(table: ResultTable, machine: str, swept: Swept) -> Board:
         unranked=tuple(Row(name=name, entries=_entries(name, filled[name], codes[name])) for name in names),
         parts=tuple(_board(part, names) for part in parts.values()),
         notes=(
-            note("map", task=swept[0][0].board_keys[min(swept[0][0].board_keys)].task),
-            *(
-                note("map_warned", warned=topic, some=sum(one.topic == topic for one in warned), all=len(swept))
-                for topic in topics
-            ),
+            Note(topic="reading", text=f"{READING} as `--task '{first.board_keys[min(first.board_keys)].task}'`"),
+            *(_warning(topic, sum(one.topic == topic for one in warned), len(swept)) for topic in topics),
         ),
+    )
+
+
+def _warning(topic: str, count: int, every: int) -> Note:
+    return Note(
+        topic=topic, kind="warning", text=f"a warning on {count} of these {every} sweeps, whose own boards say more"
     )
 
 

@@ -11,13 +11,13 @@ from typing import Any, Literal
 from ..core.errors import StoreError
 from ..core.metrics import METRICS
 from ..core.paths import PACKAGE
-from .board import Board, Column, Row, TableCell
+from .board import Board, Column, Note, Row, TableCell
 from .cells import EMPTY, number_cell
-from .notes import note
 from .report import Report
 
 FOLDER = PACKAGE / "tasks" / "published"
 FAILED = "FAIL"
+UNLIKE = "sizes, steps and data differ from the papers': no ranks"
 FIVE = ("lra-listops", "lra-text", "lra-retrieval", "lra-image", "lra-pathfinder")
 SIX = (*FIVE, "lra-pathx")
 CHANCE = 50.0
@@ -159,8 +159,8 @@ def published_board(board: Board, task: str) -> Board | None:
         for table in tables
     ]
     notes = [
-        note("unpublished", board=board.title),
-        *(note("paper", paper=table.paper, origin=_origin(table)) for table in tables),
+        Note(topic="ours", kind="warning", text=f"{board.title}; {UNLIKE}"),
+        *(Note(topic=table.paper, kind="method", text=_origin(table)) for table in tables),
     ]
     return Board(
         name=f"published/{board.name}",
@@ -212,7 +212,9 @@ def _in_full(chosen: Callable[[Table | Absent], bool]) -> list[Board]:
     tables, absent = published()
     boards = [_board(table) for table in tables if chosen(table)]
     left_out = [
-        note("paper", paper=paper.paper, origin=f"{paper.reason}; {paper.source}") for paper in absent if chosen(paper)
+        Note(topic=paper.paper, kind="method", text=f"{paper.reason}; {paper.source}")
+        for paper in absent
+        if chosen(paper)
     ]
     return [*boards[:-1], *(replace(last, notes=(*last.notes, *left_out)) for last in boards[-1:])]
 
@@ -245,10 +247,12 @@ def _board(table: Table) -> Board:
         )
         for model in table.rows
     ]
-    notes = [note("source", origin=_origin(table)), *(note("paper_note", note=text) for text in table.notes)]
+    notes = [Note(topic="source", kind="method", text=_origin(table))]
+    notes += [Note(topic="note", kind="method", text=text) for text in table.notes]
     if averages:
         failed = f"; {FAILED} on Path-X counts as {CHANCE:.0f}" if len(averages) > 1 else ""
-        notes.append(note("paper_average", failed=failed))
+        text = f"of the cells beside it, not the printed one{failed}"
+        notes.append(Note(topic="average", kind="method", text=text))
     measured = METRICS[table.quantity].title if table.quantity in METRICS else table.quantity
     unit = f", {table.unit}" if table.unit not in ("", measured) else ""
     return Board(

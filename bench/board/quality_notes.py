@@ -36,20 +36,19 @@ def learning_notes(context: BoardContext) -> Iterator[Note]:
     scored = {name: one for name, one in context.scores.items() if one.seeds and not all(one.learned)}
     if scored:
         learned = [f"{name} {sum(scored[name].learned)} of {len(scored[name].seeds)}" for name in sorted(scored)]
-        reference, (constant, trivial), why = scored.get(REFERENCE), context.bars, ""
-        if constant and trivial and reference and reference.has_learned and not any(reference.learned):
-            why = f"; {REFERENCE} is above {constant.name}, so the task counts as learned, but not above {trivial.name}"
-        yield note("learned", learned=some(learned), why=why)
+        yield note("learned", learned=some(learned))
     found = context.contrasts.to_reference(NO_ATTENTION) if context.without_attention else None
     if found is not None:
         # of the reference over the model without attention, in points
         gain = Interval(-found.interval.value, -found.interval.high, -found.interval.low)
-        seeds, unit = counted(len(found.seeds), "seed"), context.metric.of_difference
+        metric, unit = context.metric, context.metric.of_difference
         if not found.has_enough_seeds:
-            yield note("unproven_gain", gap=context.metric.signed(gain.value), unit=unit, seeds=seeds)
+            of_few = f", of {counted(len(found.seeds), 'seed')}: no proof"
+            yield note("gain", kind="method", gap=metric.signed(gain.value), unit=unit, remark=of_few)
+        elif found.is_separated and found.advantage.value < 0:
+            yield note("gain", gap=metric.gap(gain), unit=unit, remark="")
         else:
-            is_shown = found.is_separated and found.advantage.value < 0
-            yield note("gain" if is_shown else "no_gain", gap=context.metric.gap(gain), unit=unit)
+            yield note("gain", kind="warning", gap=metric.gap(gain), unit=unit, remark=", which shows no gain")
 
 
 def reduced_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
@@ -69,10 +68,9 @@ def data_notes(context: BoardContext) -> Iterator[Note]:
     origin = f"{fidelity}: {_ORIGINS.get(fidelity, 'origin not recorded')}" + (f" ({sources})" if sources else "")
     sizes = [f"{', '.join(f'{count:,} {split}' for split, count in counts.items())} examples"] if counts else []
     is_sound = fidelity in _ORIGINS and fidelity != "surrogate"
-    yield note("data" if is_sound else "surrogate", data="; ".join([origin, *sizes]))
+    more = dict.fromkeys(each for run in placed for each in run.notes)
+    yield note("data", kind="fact" if is_sound else "warning", data="; ".join([origin, *sizes, *more]))
     yield from reduced_notes(placed)
-    for each in dict.fromkeys(each for run in placed for each in run.notes):
-        yield note("data_note", note=each)
     if context.board_key.selection == "test":
         yield note("selection")
     named = f"{context.board_key.preset}, protocol {context.board_key.protocol}"
@@ -82,10 +80,10 @@ def data_notes(context: BoardContext) -> Iterator[Note]:
     if own and of_reference:
         parameters = [values("parameters", context.scores[name].rows)[-1] for name in own]
         listed = [f"{name} ({n / of_reference - 1:+.1%} parameters)" for name, n in zip(own, parameters, strict=True)]
-        yield note("own_projections", names=some(listed))
+        yield note("unlike", what=f"{some(listed)}: whole layers with projections, and positions if any, of their own")
     ignoring = [n for n, one in context.scores.items() if 0.0 in context.table.values("attention_dropout", one.rows)]
     if ignoring:
-        yield note("dropout", names=some(sorted(ignoring)))
+        yield note("unlike", what=f"{some(sorted(ignoring))} ignored attention dropout: they have no weights to drop")
 
 
 def interval_notes(context: BoardContext) -> Iterator[Note]:
@@ -96,30 +94,29 @@ def interval_notes(context: BoardContext) -> Iterator[Note]:
     seeds = sorted({seed for one in scored for seed in one.seeds})
     kept, most = all(one.keeps_examples for one in scored), max(one.examples for one in scored)
     if not metric.is_share and not kept:
-        yield note("seeds_alone")
+        yield note("intervals", kind="warning", over="over seeds alone: there are no statistics of test examples")
     elif len(seeds) == 1:
-        yield note("one_seed", seed=seeds[0])
+        of_one = f"over examples at seed {seeds[0]} alone: another seed may differ by more"
+        yield note("intervals", kind="fact", over=of_one)
     else:
         paired = "paired by example" if metric.is_share else f"{DRAWS} bootstrap draws, paired by example"
         how = paired if kept else "not all predictions are there: taken as independent, which is wider"
-        yield note("intervals", seeds=some(seeds), examples=f"{most:,}" if most else "the", how=how)
+        over = f"seeds {some(seeds)} (Student's t) and {f'{most:,}' if most else 'the'} test examples ({how})"
+        yield note("intervals", over=f"{100 * LEVEL:.0f} % over {over}, squares of both added")
     tested = (context.table.number(metric.name, at, split="test") for one in context.scores.values() for at in one.rows)
     signatures = sorted({str(m.where["signature"]) for m in tested if m is not None and m.where.get("signature")})
-    if signatures:
-        yield note("signatures" if signatures[1:] else "signature", signatures="; ".join(signatures))
-    if REFERENCE in context.scores and sum(not one.missing_reason for one in scored) > 1 and context.is_ranked:
-        yield note("ranks")
+    if len(signatures) > 1:
+        yield note("signature", kind="warning", signatures=f"not to be compared: {'; '.join(signatures)}")
+    elif signatures:
+        yield note("signature", signatures=signatures[0])
 
 
 def seed_notes(scores: Mapping[str, SeedScores]) -> Iterator[Note]:
-    """Seeds that do not count, and variants with fewer seeds than others."""
+    """Seeds that do not count."""
     for name, one in sorted(scores.items()):
         if one.uncounted:
             seeds = f"seed{'s' * (len(one.uncounted) > 1)} {some(one.uncounted)}"
             yield note("uncounted", name=name, seeds=seeds)
-    counts = {len(one.seeds) for one in scores.values() if not one.missing_reason}
-    if len(counts) > 1:
-        yield note("unequal_seeds", least=min(counts), most=max(counts))
 
 
 def describe_correction(contrasts: Contrasts, names: Iterable[str]) -> str:
@@ -157,26 +154,30 @@ def comparison_notes(
     if gaps:
         effects = sorted(gap.minimal_detectable_effect() for gap in gaps)
         least, most = (metric.value(effects[at]) for at in (0, -1))
-        yield note("power", span=least if least == most else f"{least}–{most}", unit=metric.of_difference)
+        span = least if least == most else f"{least}–{most}"
+        yield note("power", of=f"from {REFERENCE}", span=f"{span} {metric.of_difference}")
     undeclared = len(set(ranked) - contrasts.declared)
     if undeclared > len(contrasts.declared):
-        yield note("error_undeclared", count=undeclared, declared=len(contrasts.declared))
+        like = f"3 to 5 seeds; here {undeclared} variants beyond {len(contrasts.declared)} declared ones"
+        errors = "with 12 variants beyond 6 declared ones 5 to 6 % have a false difference, with 27 8 to 11 %"
+        yield note("error", like=like, errors=errors)
     else:
         kind: Kind = "suite" if average else "failing" if contrasts.failing(ranked) else "task"
         seeds = min((gap.shares[0].trained // gap.tasks for gap in gaps), default=LEAST_SEEDS)
         rates = simulated_errors(kind, seeds, len(ranked))
         like = f"{rates.seeds} seeds, {rates.variants} variants; here {seeds} and {len(ranked)}"
-        yield note("error", like=like, orders=rates.orders, intervals=rates.intervals)
+        errors = f"{rates.orders:g} % have a false order and {rates.intervals:g} % an interval that is off"
+        yield note("error", like=like, errors=errors)
     if contrasts.failing(ranked) or any(gap.failures for gap in gaps):
         all_learned = min((gap.shares[0].trained for gap in gaps), default=LEAST_SEEDS)
         most_of_other = least_difference(all_learned, (1 - LEVEL) / contrasts.pairs(*ranked) / 2)
-        if most_of_other is None:
-            yield note("no_shares", all=all_learned)
-        else:
-            yield note("shares", all=all_learned, most=most_of_other)
-    yield note("comparisons", corrected=describe_correction(contrasts, ranked))
+        counts = f"only {all_learned} of {all_learned} against at most {most_of_other}"
+        few = f"none, not even {all_learned} of {all_learned} against 0"
+        yield note("shares", which=few if most_of_other is None else counts)
+    variance = "each variant's variance over seeds is shrunk towards the declared ones'"
     if any(not gap.is_moderated for gap in gaps):
-        yield note("own_variances", least=LEAST_POOL)
+        variance += f", or its own where trainings failed or fewer than {LEAST_POOL} declared variants learned"
+    yield note("ranks", corrected=f"{describe_correction(contrasts, ranked)}; {variance}")
 
 
 def baseline_notes(
@@ -184,11 +185,8 @@ def baseline_notes(
 ) -> Iterator[Note]:
     """Which trained variants are no better than the best trivial predictor. A fact, and no bar to be shown."""
     best, level, reached = _best_rule(levels, scores, metric)
-    if not best:
-        return
-    yield note("baselines")
     beaten = sorted(name for name, value in reached.items() if value <= level)
-    if beaten:
+    if best and beaten:
         yield note("baseline", best=best, names=some(beaten), column=metric.name)
 
 

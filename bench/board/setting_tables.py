@@ -28,7 +28,6 @@ from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board, Column, Note, Row, TableCell
 from .cells import EMPTY, Cell, cells_of, difference_cell, mean_cell, plain_columns
-from .notes import note
 
 HIGH = 0.9
 """The accuracy whose first step a board shows, and up to which length it holds."""
@@ -182,12 +181,18 @@ def setting_boards(board_key: BoardKey, found: SettingResults, names: Sequence[s
 
 def setting_notes(found: SettingResults) -> Iterator[Note]:
     """How the tables by setting are made."""
+    score = found.metric.title
     if any(one.axis == POSITION for one in found.series):
-        yield note("positions", score=found.metric.title)
+        of_windows = "windows of the test that overlap only at the end of a text, longer than those of training"
+        text = f"the {score} is of {of_windows}; each number counts the positions since the one before"
+        yield Note(topic="positions", kind="method", text=text)
     elif found.series:
-        yield note("settings", score=found.metric.title)
+        rest = "other axes fixed where most lengths were tested, difficulties at the shortest length"
+        text = f"the {score} above is the mean over all settings; a table has one setting each, {rest}"
+        yield Note(topic="settings", kind="method", text=text)
     if found.series and found.along_length is not None:
-        yield note("right_key")
+        text = "weight of the one head that puts most on the key that holds the answer; weight that spreads falls with"
+        yield Note(topic="right key", kind="method", text=f"{text} the length")
 
 
 def values_at(series: Series, at: float, seeds: Sequence[Values]) -> list[float]:

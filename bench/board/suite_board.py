@@ -122,7 +122,9 @@ def board_for_suite(
             for task in tasks
         ),
         (Column(name="average", title="average", short="mean", unit=metric.display_unit, better=metric.better,
-                importance=0, description=f"mean {metric.title} over these tasks"),
+                importance=0, description=f"mean {metric.title} over these tasks",
+                note="intervals hold for these tasks and not for others; a ± may differ from that on the task's own "
+                "board, where other declared variants lend their variance over seeds"),
          average),
         (Column(name="gap", title=f"vs {REFERENCE}", short="gap", unit=metric.of_difference, better=metric.better,
                 importance=0,
@@ -135,7 +137,7 @@ def board_for_suite(
         *when(failed,
             Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=metric.better, importance=3,
                    description=f"mean {metric.title} over these tasks and all seeds, whether they learned or not",
-                   note="nobody is ranked ahead of a variant whose mean over all seeds is better"),
+                   note="a variant cannot rank above another that has a better mean over all seeds"),
             over_all_seeds),
         (Column(name="coverage", title="tasks", importance=2, description="tasks that count for this variant"),
          coverage),
@@ -244,13 +246,11 @@ def _notes(
     for board_key in board_keys:
         by_fidelity.setdefault(board_key.fidelity, []).append(board_key.task)
     data = "; ".join(f"{fidelity}: {', '.join(tasks)}" for fidelity, tasks in by_fidelity.items())
-    yield note("surrogate" if "surrogate" in by_fidelity else "data", data=data)
+    yield note("data", kind="warning" if "surrogate" in by_fidelity else "fact", data=data)
     runs = [run for board_key in board_keys for run in board_key.runs(table, "train", "baseline")]
     yield from reduced_notes(runs)
     if board_keys[0].selection == "test":
         yield note("selection")
-    yield note("average")
-    yield note("ranks")
     # that the model without attention learned nothing is no news
     partly = {
         task: sorted(name for name, one in found.scores.items() if name != NO_ATTENTION and not all(one.learned))
@@ -258,10 +258,12 @@ def _notes(
     }
     if any(partly.values()):
         named = "; ".join(f"{task}: {some(names)}" for task, names in partly.items() if names)
-        yield note("learned_on", tasks=named)
+        yield note("learned", learned=named)
     yield from repetition_notes(table, board_keys)
     if best:
-        yield note("best_trivial", named=", ".join(f"{task} {name}" for task, (name, _) in sorted(best.items())))
+        named = ", ".join(f"{task} {name}" for task, (name, _) in sorted(best.items()))
+        text = f"the best predictor without attention, by task: {named}"
+        yield Note(topic=TRIVIAL, kind="method", text=text)
     yield from version_notes(table, runs, [])
 
 

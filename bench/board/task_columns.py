@@ -91,7 +91,7 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
         *when(failed,
             Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=better, importance=2,
                    description=f"mean test {title} over all seeds, whether they learned or not",
-                   note="nobody is ranked ahead of a variant whose mean over all seeds is better"),
+                   note="a variant cannot rank above another that has a better mean over all seeds"),
             partial(_over_all_seeds, context)),
         (Column(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better,
                 description=f"mean difference from {REFERENCE} at seeds where both learned, with its 95 % interval"),

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from ..core.cell import REFERENCE
 from ..core.record import Measurement, Outcome
 from ..score.cost import RelativeCost, controls, floor_of, resolution_of
 from ..score.quality import describe_outcome
 from ..stats.format import percent
-from ..stats.intervals import LEVEL, Estimate, mean_of
+from ..stats.intervals import Estimate, mean_of
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import BATCHES, ratio
 from ..store.rows import ResultRow
@@ -135,7 +136,6 @@ def task_timing_notes(context: BoardContext) -> Iterator[Note]:
     yield from code_notes(context.runs)
     machine = context.table.machines.get(context.board_key.machine)
     if not context.timings or machine is None:
-        yield note("no_speed")
         return
     rounds = sorted({len(cost.seconds) for cost in context.timings.values() if cost.seconds})
     processor = f"{machine.processor}, {machine.threads} of {machine.cores} cores"
@@ -147,11 +147,9 @@ def task_timing_notes(context: BoardContext) -> Iterator[Note]:
     )  # fmt: skip
     load = max(context.table.values("foreign_load", [run.at for run in context.runs]), default=0.0)
     if load > MUCH_LOAD:
-        yield note("load", cores=load)
-    yield from _aa_test(context.timings)
-    yield from power_of_times([context.timings])
-    yield from halves_notes([context.timings])
-    yield from failure_notes([context.timings])
+        yield _disturbed("load", f"other processes used {load:.1f} cores: trust ratios more than times")
+    yield from _control_notes({"": context.timings}, "")
+    yield from _power_notes([context.timings])
 
 
 def timing_notes(timings: Timings, runs: Sequence[ResultRow], machine: str, point: str) -> Iterator[Note]:
@@ -162,18 +160,16 @@ def timing_notes(timings: Timings, runs: Sequence[ResultRow], machine: str, poin
     by_variant = [dict(costs) for costs in timings.by_point.values()]
     rounds = sorted({len(cost.seconds) for costs in by_variant for cost in costs.values() if cost.seconds})
     yield from code_notes(runs)
-    yield from power_of_times(by_variant)
-    yield from halves_notes(by_variant)
-    yield note("floor", floor=format_log_difference(timings.floor))
-    yield from failure_notes(by_variant)
+    yield from _power_notes(by_variant)
     yield note("speed", work=f"at each {point}", rounds=span_of(rounds), machine=machine, unit=unit_of(rounds))
-    yield note("ranks")
-    yield from _separation(timings, point)
+    yield note("ranks", corrected="corrected for all pairs")
+    yield from _control_notes({at: dict(costs) for at, costs in timings.by_point.items()}, point)
     yield from _load(_largest(timings, "foreign_load"), point)
     yield from _drift(_largest(timings, "canary_seconds"), point)
     bound = [at for at, measured in _largest(timings, "host_bound").items() if measured.value > HOST_BOUND]
     if bound:
-        yield note("host_bound", where=_where(point, bound))
+        late = f"at {_where(point, bound)} launching took as long as the work: these are times of the host"
+        yield _disturbed("host bound", late)
 
 
 def code_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
@@ -185,26 +181,24 @@ def code_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
         yield note("code", code="; ".join(f"{code} for {some(names)}" for code, names in sorted(by_code.items())))
 
 
-def power_of_times(timings: Iterable[dict[str, RelativeCost]]) -> Iterator[Note]:
-    """The smallest difference that all these times could have told."""
+def _power_notes(timings: Sequence[dict[str, RelativeCost]]) -> Iterator[Note]:
+    """The smallest difference that all these times could tell, and whose ratio changed within the rounds."""
     found = [resolution for resolution in map(resolution_of, timings) if resolution is not None]
     if found:
-        yield note("power_of_times", difference=format_log_difference(max(found), decimals=0))
-
-
-def halves_notes(timings: Iterable[Mapping[str, RelativeCost]]) -> Iterator[Note]:
-    """Whose ratio changed within the rounds, corrected for all that are compared."""
-    measured = [(name, cost.change) for found in timings for name, cost in found.items()]
+        yield note("power", of="in time", span=format_log_difference(max(found), decimals=0))
+    measured = [(name, cost.change) for costs in timings for name, cost in costs.items()]
     changes = [(name, change) for name, change in measured if change is not None]
+    # corrected for all that are compared
     moved = [(name, change) for name, change in changes if difference_is_proven(change, len(changes))]
     if moved:
-        most = max(abs(change.value) for _, change in moved)
-        yield note("halves", names=some(sorted({name for name, _ in moved})), most=format_log_difference(most))
+        most = format_log_difference(max(abs(change.value) for _, change in moved))
+        names = some(sorted({name for name, _ in moved}))
+        more = "the second half of the rounds differs from the first by more than its interval"
+        yield _disturbed("halves", f"{more} for {names}, at most {most}: trust no smaller difference of theirs")
 
 
-def failure_notes(timings: Iterable[Mapping[str, RelativeCost]]) -> Iterator[Note]:
-    if any(cost.outcome != Outcome.OK for found in timings for cost in found.values()):
-        yield note("failures")
+def _disturbed(cause: str, what: str) -> Note:
+    return note("disturbed", cause=cause, what=what)
 
 
 def format_log_difference(log: float, decimals: int = 1) -> str:
@@ -240,49 +234,55 @@ def unit_of(rounds: Sequence[int]) -> str:
     )
 
 
-def _aa_test(timings: dict[str, RelativeCost]) -> Iterator[Note]:
-    """The reference under a second name against itself, on a task's board."""
-    nulls = controls(timings)
-    if not nulls:
-        yield note("aa_missing")
-        return
-    worst = ratio(max(nulls, key=lambda null: abs(null.value) + null.half_width()))
-    shown = f"{worst.value:.3f}× ({worst.low:.3f}–{worst.high:.3f})"
-    # every timed variant is one more chance to find a difference where there is none
-    separates = any(difference_is_proven(null, len(timings) + len(nulls)) for null in nulls)
-    floor = format_log_difference(floor_of(timings))
-    yield note("aa_separates", ratio=shown, where=f"({floor})") if separates else note("aa", ratio=shown, floor=floor)
+def _control_notes(timings: Mapping[Any, dict[str, RelativeCost]], point: str) -> Iterator[Note]:
+    """The noise floor, and the A/A test: the reference under a second name against itself at each point.
 
-
-def _separation(timings: Timings, point: str) -> Iterator[Note]:
-    found = {at: controls(dict(by_name)) for at, by_name in timings.by_point.items()}
+    `point`: what the board is over, such as length; empty for the board of a task, which has one point.
+    """
+    nulls = {at: controls(costs) for at, costs in timings.items()}
+    every = [null for found in nulls.values() for null in found]
     # every block and every timed variant is one more chance to find a difference where there is none
-    chances = sum(len(by_name) + len(found[at]) for at, by_name in timings.by_point.items())
-    apart = {at: null for at, nulls in found.items() for null in nulls if null.p_value() * chances < 1 - LEVEL}
+    chances = sum(map(len, timings.values())) + len(every)
+    apart = {at: null for at, found in nulls.items() for null in found if difference_is_proven(null, chances)}
     if apart:
-        worst = ratio(max(apart.values(), key=lambda null: abs(null.value)))
-        shown = f"{worst.value:.3f}× ({worst.low:.3f}–{worst.high:.3f})"
-        yield note("aa_separates", ratio=shown, where=f"at {_where(point, apart)}")
+        worst = max(apart.values(), key=lambda null: abs(null.value))
+        where = f" at {_where(point, apart)}" if point else ""
+        yield note("aa", what=f"{REFERENCE} under a second name is {_interval_words(worst)}{where}, which is proven")
+    elif not every and not point:
+        yield note("aa", what="no A/A test was measured, so that the noise floor of these speeds is unknown")
+    if point or (every and not apart):
+        shown = max(every, key=lambda null: abs(null.value) + null.half_width(), default=None)
+        control = f"; {REFERENCE} under a second name is {_interval_words(shown)}" if shown else ""
+        floor = format_log_difference(max(floor_of(costs) for costs in timings.values()))
+        yield note("floor", floor=floor, control=control)
+
+
+def _interval_words(log: Estimate) -> str:
+    found = ratio(log)
+    return f"{found.value:.3f}× ({found.low:.3f}–{found.high:.3f})"
 
 
 def _load(loads: Mapping[Any, Measurement], point: str) -> Iterator[Note]:
     noted = {at: measured for at, measured in loads.items() if measured.where.get("note")}
     if noted:
         worst = max(noted.values(), key=lambda measured: measured.value)
-        yield note("load_noted", where=_where(point, noted), note=worst.where["note"])
+        yield _disturbed("load", f"at {_where(point, noted)}; at the worst, {worst.where['note']}")
 
 
-def _drift(canaries: Mapping[Any, Measurement], point: str) -> Iterator[Note]:
-    drifts = {at: measured.where.get("drift", 0.0) for at, measured in canaries.items()}
+def _drift(probes: Mapping[Any, Measurement], point: str) -> Iterator[Note]:
+    """Whether the machine kept its speed: the drift probe is a fixed piece of work, run before and after a block."""
+    work = "a fixed piece of work"
+    drifts = {at: measured.where.get("drift", 0.0) for at, measured in probes.items()}
     moved = {at: float(drift) for at, drift in drifts.items() if isinstance(drift, int | float) and abs(drift) > DRIFT}
     if moved:
-        yield note("drift", where=_where(point, moved), change=100 * max(moved.values(), key=abs))
-    usual = median(measured.value for measured in canaries.values()) if canaries else 1.0
-    apart = {at: m.value / usual for at, m in canaries.items() if abs(m.value / usual - 1) > DRIFT}
-    if apart:
-        yield note(
-            "speed_differs", shares=some([f"{100 * share:.0f} % at {format_point(at)}" for at, share in apart.items()])
-        )
+        change = 100 * max(moved.values(), key=abs)
+        yield _disturbed("machine speed", f"at {_where(point, moved)} {work} changed its time by {change:+.0f} %")
+    usual = median(measured.value for measured in probes.values()) if probes else 1.0
+    shares = {at: measured.value / usual for at, measured in probes.items()}
+    differing = [f"{100 * share:.0f} % at {format_point(at)}" for at, share in shares.items() if abs(share - 1) > DRIFT]
+    if differing:
+        took = f"{work} took {some(differing)} of its usual time: trust no times and exponents, but ratios"
+        yield _disturbed("machine speed", took)
 
 
 def _largest(timings: Timings, name: str) -> dict[Any, Measurement]:

@@ -27,11 +27,12 @@ def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterabl
     for version, count in older.items():
         yield note("stale", some=f"{count:,}", all=f"{len(runs):,}", version=version, now=now)
     edited = sum(is_edited(table.records[row.at].machine.versions) for row in runs)
-    if edited:
-        yield note("edited", some=f"{edited:,}", all=f"{len(runs):,}")
     made = Counter(table.records[row.at].machine.versions.get(NAME, "not stated") for row in runs)
-    if len(made) > 1 or "not stated" in made:
-        yield note("harness", made=some([f"{name} ({count:,})" for name, count in sorted(made.items())]))
+    if len(made) > 1 or "not stated" in made or edited:
+        words = some([f"{name} ({count:,})" for name, count in sorted(made.items())])
+        if edited:
+            words += f"; {edited:,} of {len(runs):,} were made by an edited harness"
+        yield note("harness", kind="warning" if edited else "fact", made=words)
     wanted = set(boards)
     reasons: Counter[str] = Counter()
     for (task, preset, reason), count in table.replaced.items():
@@ -66,9 +67,11 @@ def left_behind_notes(table: ResultTable, board_keys: Sequence[BoardKey], names:
         old = sorted(name for name, row in behind.items() if version_order(row.version) <= ranked)
         new = sorted(set(behind) - set(old))
         if old:
-            yield note("left_behind", count=counted(len(old), "variant"), command=command(old, board_key))
+            anew = f"measure anew: `{command(old, board_key)}`"
+            yield note("behind", count=counted(len(old), "variant"), what=anew)
         if new:
-            yield note("ahead", count=counted(len(new), "variant"), names=some(new))
+            ahead = f"measured only at a newer one, not yet complete: {some(new)}"
+            yield note("behind", count=counted(len(new), "variant"), what=ahead)
 
 
 def repetition_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Note]:
@@ -89,7 +92,7 @@ def repetition_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iter
             for at in (row.at, first.at)
         )
         example = f"{row.variant} at seed {row.seed}: {mine} on {row.machine}, beside {theirs} on {first.machine}"
-        yield note("repeated", count=f"{len(repeated):,}", example=example)
+        yield note("repeated", what=f"{len(repeated):,} repeated results ignored (the first counts)", example=example)
 
 
 def dispute_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Note]:
@@ -106,8 +109,10 @@ def dispute_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterato
                 disputed.append((first, row))
     if disputed:
         first, row = disputed[0]
-        yield note("disputed", count=counted(len(disputed), "result"), example=f"{row.variant} at seed {row.seed}",
-                   machines=f"{first.machine} and {row.machine}")  # fmt: skip
+        where = f"machines {first.machine} and {row.machine} found too different ones"
+        example = f"{row.variant} at seed {row.seed}"
+        what = f"{counted(len(disputed), 'result')} disputed: {where}"
+        yield note("repeated", kind="warning", what=what, example=example)
 
 
 def _code(row: ResultRow) -> tuple[str, str, str]:

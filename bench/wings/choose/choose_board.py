@@ -172,11 +172,10 @@ def board_for_choice(
         unranked=unranked,
         notes=(
             *_notes(table, timed, left_out, judged, requirements),
-            *([note("not_judged", tasks=some([key.task for key in unlearned]))] if unlearned else []),
-            *([note("not_judged_older", tasks=some(older))] if older else []),
-            *([note("not_measured", what="memory")] if all(peak is None for peak in peaks.values()) else []),
-            *(note("comparisons", corrected=describe_correction(found, rows)) for found in [*contrasts.values()][:1]),
-            *(note("records", name=row.name, keys=", ".join(row.records)) for row in ranked),
+            *_notes_on_judging(unlearned, older),
+            *([_not_measured("memory")] if all(peak is None for peak in peaks.values()) else []),
+            *(note("ranks", corrected=describe_correction(found, rows)) for found in [*contrasts.values()][:1]),
+            *(_method("records", f"{row.name}: {', '.join(row.records)}") for row in ranked),
         ),
     )
     return finished(board)
@@ -362,13 +361,34 @@ def _notes(
         for option, names in (("--task", here), ("--machine", elsewhere))
         if names
     )
-    yield note("cost_from", where=where + others)
+    yield Note(topic="cost", text=where + others)
     if judged:
-        yield note("quality", boards=some([f"{key.task} ({key.preset}, {key.fidelity} data)" for key in judged]))
+        boards = some([f"{key.task} ({key.preset}, {key.fidelity} data)" for key in judged])
+        yield _method("quality", f"judged on {boards}")
         if all(key.selection == "test" for key in judged):
             yield note("selection")
     else:
-        yield note("not_measured", what="quality: no variant was trained here")
+        yield _not_measured("quality: no variant was trained here")
     if requirements.memory_bytes is not None:
         of = "one sequence" if requirements.mode == "decode" else "one training step"
-        yield note("memory", limit=size(requirements.memory_bytes), memory=requirements.memory_words, of=of)
+        limit = size(requirements.memory_bytes)
+        yield _method("memory", f"limit of {limit} on the {requirements.memory_words} of {of}")
+
+
+def _notes_on_judging(unlearned: Sequence[BoardKey], older: Sequence[str]) -> Iterator[Note]:
+    """The boards on which nobody is judged."""
+    if unlearned:
+        tasks = some([key.task for key in unlearned])
+        text = f"{REFERENCE} did not learn {tasks}: no variant is judged there"
+        yield Note(topic="learned", kind="warning", text=text)
+    if older:
+        text = f"nobody is judged on {some(older)}: of older versions; --task TASK does so"
+        yield Note(topic="version", text=text)
+
+
+def _method(topic: str, text: str) -> Note:
+    return Note(topic=topic, kind="method", text=text)
+
+
+def _not_measured(what: str) -> Note:
+    return Note(topic="not measured", kind="warning", text=what)

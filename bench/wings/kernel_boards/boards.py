@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from functools import partial
 from statistics import quantiles
 
-from ...board.board import NO_RIVAL, Board, Column, Row, TableCell, split_by_rank
+from ...board.board import NO_RIVAL, Board, Column, Note, Row, TableCell, split_by_rank
 from ...board.cells import EMPTY, Cell, cells_of, finished, number_cell, plain_columns, ratio_cell
 from ...board.headline import nothing_ranked
 from ...board.kinds import CostBoard
-from ...board.notes import note
 from ...board.timings import RAN_AS, Timings, timing_notes
 from ...board.version_notes import version_notes
 from ...core.record import Outcome
@@ -29,6 +28,14 @@ from .shapes import BLOCK, MODES, WORK, KernelShape, claimed, kernel_shapes
 
 KERNELS = "Kernels on a GPU"
 """The heading of these boards on a page."""
+
+UNRANKED = "so nothing is ranked; is another process on the GPU?"
+
+NOMINAL = (
+    "FLOPs of a forward pass: 4 × batch × heads × length² × width of a head, half of them where it is causal; of a "
+    "backward pass 2.5 times that; executed: times the share of the scores that are computed, in 64 × 64 blocks with a "
+    "positive weight"
+)
 
 BEST = TableCell(text="best dense", bare="best", value=1.0)
 
@@ -71,8 +78,8 @@ def board_for_kernels(table: ResultTable, machine: str, preset: str, shapes: Seq
         unranked=unranked,
         parts=(*(_shape_board(shape, names) for shape in shapes), calibration),
         notes=(
-            *([note("slow_card", why=slow)] if slow else []),
-            note("nominal"),
+            *([Note(topic="calibration", kind="warning", text=f"{slow}; {UNRANKED}")] if slow else []),
+            Note(topic="nominal", kind="method", text=NOMINAL),
             *timing_notes(timings, runs, machine, "shape"),
             *version_notes(table, runs, [(key.task, key.preset) for key in keys]),
         ),

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ...board.board import NO_RIVAL, Board, Column, Row, TableCell, split_by_rank
+from ...board.board import NO_RIVAL, Board, Column, Note, Row, TableCell, split_by_rank
 from ...board.cells import EMPTY, Cell, cells_of, finished, plain_columns
 from ...board.headline import nothing_ranked
 from ...board.kinds import CostBoard
 from ...board.length_board import headline_of_costs, mean_ratio_cell
-from ...board.notes import note
 from ...board.timings import RAN_AS, Timings, timing_notes
 from ...board.version_notes import version_notes
 from ...core.cell import REFERENCE
@@ -30,6 +29,11 @@ from ...stats.scoring import ratio
 from ...store.table import ResultTable
 
 MODES: Mapping[Mode, str] = {"forward": "prefill", "decode": "decoding"}
+
+TOKENS: Mapping[Mode, str] = {
+    "forward": "one causal pass over the prompts without gradients; writing the state is no part of it",
+    "decode": "the last 16 up to the length, one at a time, from a state that holds all before them",
+}
 
 NO_STATE = "it cannot decode, so that it keeps no state to be filled"
 
@@ -110,6 +114,7 @@ def board_for_serving(table: ResultTable, sweep: ServingSweep) -> Board:
     runs = [run for key in sweep.board_keys.values() for run in key.runs(table, "time")]
     work, axes = MODES[sweep.mode], f"batch × {'cache' if sweep.mode == 'decode' else 'prompt'} length"
     held = "the bytes that are held, of buffers that double when they are full"
+    held = held if sweep.mode == "decode" else "declared"
     board = Board(
         name=f"{sweep.name}/{sweep.machine}/{work} by batch",
         title=f"{sweep.name}: {work} over {axes}",
@@ -120,8 +125,8 @@ def board_for_serving(table: ResultTable, sweep: ServingSweep) -> Board:
         ranked=ranked,
         unranked=unranked,
         notes=(
-            note(f"tokens_{sweep.mode}"),
-            note("state", how=held if sweep.mode == "decode" else "declared"),
+            Note(topic="tokens", kind="method", text=TOKENS[sweep.mode]),
+            Note(topic="state", kind="method", text=f"of one sequence, all layers, {held}"),
             *timing_notes(timings, runs, sweep.machine, "point"),
             *version_notes(table, runs, [(key.task, key.preset) for key in sweep.board_keys.values()]),
         ),
