@@ -64,10 +64,10 @@ def test_quality_is_points_against_the_reference_with_a_verdict(bench) -> None:
 
 def test_variants_without_the_attention_dropout_of_the_preset_are_named(bench) -> None:
     b = three(bench)
-    assert notes(board(b), "dropout") == ""
+    assert notes(board(b), "unlike others") == ""
     for name in ("nystrom", "linear"):
         b.train(name, [0.6] * 3, more=[Measurement.of("attention_dropout", 0.0)])
-    assert notes(board(b), "dropout").startswith("linear, nystrom ")
+    assert notes(board(b), "unlike others").startswith("linear, nystrom ")
 
 
 def test_margin_decides_what_is_no_worse(bench) -> None:
@@ -110,7 +110,6 @@ def test_pairs_use_the_seeds_that_both_have(bench) -> None:
     # a fifth seed that the reference lacks counts for its own level only
     assert entry(found, "entmax15", "seeds").value == 5
     assert entry(found, "entmax15", "gap").value == pytest.approx(70 - 60.75)
-    assert facts(notes(found, "seeds"), found) == ["3", "5"]
 
 
 def test_seeds_behind_a_gap_do_not_count(bench) -> None:
@@ -179,7 +178,7 @@ def test_a_null_control_that_separates_is_a_warning(bench) -> None:
     b = three(bench)
     b.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, [1.02 * t for t in REFERENCE_TIMES])
     (note,) = notes_on(board(b), "A/A test")
-    assert note.warning and "2.0 %" in note.text
+    assert note.warning and "1.020×" in note.text
     noisy = three(bench)
     noisy.time("softmax", REFERENCE_TIMES, REFERENCE_TIMES, list(reversed(REFERENCE_TIMES)))
     (note,) = notes_on(board(noisy), "A/A test")
@@ -439,8 +438,6 @@ def test_a_baseline_that_looks_at_the_input_is_a_bar_for_trainings_and_none_for_
     found = board(b)
     assert entry(found, "softmax", "learned").brief == "0 of 3" and row(found, "softmax").place
     assert found.learned and not found.headline.startswith("softmax did not learn")
-    why = "softmax is above majority, so the task counts as learned, but not above bag-of-bytes"
-    assert why in notes(found, "learned")
     # above the rule at one seed, and more than halfway from the majority to its best at all of them
     assert entry(found, "local", "learned").brief == "1 of 3" and not row(found, "local").place
 
@@ -488,11 +485,11 @@ def test_a_cell_measured_twice_names_the_value_that_does_not_count(bench) -> Non
 
 def test_the_correction_and_what_can_be_found_are_said(bench) -> None:
     b = three(bench)
-    assert facts(notes(board(b), "comparisons"), board(b))[2:4] == ["5", "15"]
+    assert {"5", "15"} <= set(facts(notes(board(b), "rank"), board(b)))
     assert facts(notes(board(b), "error rate"), board(b))[:2] == ["3", "6"]
     assert notes_on(board(b), "power")[0] in board(b).shown_notes
     b.train("mine", [], correct=[flips(0.6)] * 3)
-    assert "those of mine for 11 and 66" in notes(board(b), "comparisons")
+    assert "those of mine for 11 and 66" in notes(board(b), "rank")
 
 
 def curves_of(levels: dict[str, list[float]]) -> object:
@@ -600,7 +597,7 @@ def test_the_note_on_errors_says_what_was_simulated_and_what_is_here(bench) -> N
     assert "(3 seeds, 6 variants; here 3 and 3)" in notes(board(b), "error rate")
     for at in range(7):
         b.train(f"mine{at}", [], correct=[flips(0.6)] * 3)
-    assert notes(board(b), "error rate").endswith("here 7 are beyond 6")
+    assert "here 7 variants beyond 6 declared ones" in notes(board(b), "error rate")
 
 
 def test_a_part_of_the_published_task_is_named_first(bench) -> None:
@@ -617,6 +614,6 @@ def test_harnesses_of_several_hashes_or_of_none_are_named(bench) -> None:
     assert "not stated (9)" in notes(board(b), "harness")
     hashed = {"machine": replace(b.records[0].machine, versions={"harness": "a1"})}
     b.records[:] = [replace(record, **hashed) for record in b.records]
-    assert "a1" not in notes(board(b), "harness")
+    assert notes_on(board(b), "harness")[0].warning and "9 of 9" in notes(board(b), "harness")
     b.train("linear", [0.6] * 3)
     assert "a1 (9), not stated (3)" in notes(board(b), "harness")
