@@ -1,4 +1,4 @@
-"""Pareto frontier: the variants that no other beats in quality and cost at once, and how surely."""
+"""Trade-offs: the Pareto frontier of quality and cost, and quality after equal time and at equal decode state."""
 
 from __future__ import annotations
 
