@@ -1,4 +1,4 @@
-"""Records, boards and pages of a results folder, from Python; nothing here needs PyTorch."""
+"""Records and boards of a results folder, from Python; nothing here needs PyTorch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def boards(
     mode: Mode | None = None,
     margin: float | None = None,
     published: bool = False,
-    history: bool = False,
     notice: Notice = LOG.warning,
     **filters: Unpack[Filters],
 ) -> list[Board]:
@@ -43,20 +42,16 @@ def boards(
 
     suite: average over the tasks of this suite instead. lengths: only cost over lengths. mode: `step`, `forward` or
     `decode`, of boards of cost alone. margin: points worse than the reference that still count as no worse; None for
-    each task's own. published: what papers reported beside ours, never ranked with it. history: of each board only
-    when its numbers were measured and by which code. filters: see `Filters`.
+    each task's own. published: what papers reported beside ours, never ranked with it. filters: see `Filters`.
     Raises StoreError where the folder has no Records, SelectionError where the filters leave none.
 
     >>> print(attnbench.boards("results", task="lra-text")[0].to_pandas())                         # doctest: +SKIP
     """
-    from ..board.history import board_of_history
-    from ..board.published import with_published
+    from ..board.kinds import with_published
     from ..board.select import scored
     from ..plan.suite import load_suite
 
     table, predictions, keys = answered(results, notice, filters)
-    if history:
-        return [board_of_history(table, key) for key in keys]
     declared = None if suite is None else load_suite(suite).declaration
     found = scored(table, predictions, keys, margin, suite=declared, lengths=lengths, mode=mode)
     return with_published(found, suite) if published else found

@@ -32,8 +32,7 @@ def reports(
     suite: first the average over the tasks of this suite with a picture of all, then its tasks alone. Without it, the
     average of each built-in suite whose tasks are all there comes before them.
     """
-    from ..board.published import reports_with_published
-    from ..board.select_reports import scored_reports
+    from ..board.select_reports import reports_with_published, scored_reports
     from ..plan.suite import load_suite
     from ..plan.suites import built_in
 

@@ -25,10 +25,9 @@ from ..store.learning_rates import extended, without_rates
 from ..store.rows import HeadMeasurement, ResultRow, newest
 from ..store.table import ResultTable
 from .board import Board
-from .cost_map import LEAST, Swept, board_for_map, by_machine
-from .kinds import CostBoard, cost_boards
-from .length_board import LengthSweep, board_for_lengths, crossover, part_timed, sweeps
-from .report import COST_MAP, FigureRow, FigureRows, Report, SettingCurves
+from .kinds import CostBoard, cost_boards, summaries
+from .length_board import LengthSweep, board_for_lengths, crossover, part_timed, sweeps, with_modes
+from .report import FigureRow, FigureRows, Report, SettingCurves
 from .setting_tables import BY_AXIS, RIGHT_KEY, values_at
 from .task_board import board_for_task
 from .version_notes import describe_stale
@@ -85,21 +84,11 @@ def report_for_task(
 def reports_for_sweeps(table: ResultTable, trained: list[BoardKey], untrained: list[BoardKey]) -> list[Report]:
     """The reports of all boards of cost alone: over batch and length, and over lengths what these do not show."""
     of_cost, left = cost_boards(table, untrained)
-    swept = sweeps(table, trained) + sweeps(table, left, least=1)
-    found = [_report_of_cost(table, each) for each in of_cost]
-    for machine, members in by_machine(table, swept).items():
-        found += [report_for_map(table, machine, members)] if len(members) >= LEAST else []
-        found += [report_for_sweep(table, sweep, mode) for sweep, mode in members]
-    return found
-
-
-def report_for_map(table: ResultTable, machine: str, swept: Swept) -> Report:
-    """The report of the map of a machine; its Records stand behind the boards of its sweeps."""
-    board = board_for_map(table, machine, swept)
-    runs = [run for sweep, _ in swept for key in sweep.board_keys.values() for run in key.runs(table, "time")]
-    return replace(
-        Report(name=board.name, board=board, commands={}, group=COST_MAP, **_origin(table, runs)), records=()
-    )
+    swept = with_modes(table, sweeps(table, trained) + sweeps(table, left, least=1))
+    # what a summary shows has boards of its own, with the Records and the commands
+    of_many = [replace(_report_of_cost(table, each), records=(), commands={}) for each in summaries(table, swept)]
+    alone = [report_for_sweep(table, sweep, mode) for sweep, mode in swept]
+    return [*(_report_of_cost(table, each) for each in of_cost), *of_many, *alone]
 
 
 def report_for_sweep(table: ResultTable, sweep: LengthSweep, mode: Mode = "step") -> Report:

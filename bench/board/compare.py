@@ -17,7 +17,7 @@ from ..score.cost import Mode, RelativeCost, costs_by_variant, floor_of
 from ..score.key import BoardKey
 from ..score.quality import Predictions, describe_outcome, scores_by_variant
 from ..stats.format import counted, in_a_line, listed, memory, speed
-from ..stats.power import MOST_SEEDS, POWER
+from ..stats.intervals import MOST_SEEDS, POWER
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import CAP, Verdict, capped, ratio
 from ..store.table import ResultTable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -34,7 +34,7 @@ from .cells import (
     ratio_cell,
     reference_cell,
 )
-from .headline import cost_headline, nothing_ranked
+from .notes import cost_headline, nothing_ranked
 from .timings import RAN_AS, Timings, timing_notes
 from .version_notes import version_notes
 
@@ -119,18 +119,17 @@ def sweeps(table: ResultTable, board_keys: list[BoardKey], least: int = 2) -> li
     ]
 
 
-def modes_of(table: ResultTable, sweep: LengthSweep) -> list[Mode]:
-    """The modes that were timed at one length or more; the sweep's own where all failed."""
-    return [mode for mode in MODES if timings_of(table, sweep, mode).points]
+Swept = Sequence[tuple[LengthSweep, Mode]]
+"""Sweeps, each with a mode that was timed at one of its lengths or more, or with its own where all failed."""
 
 
-def boards_over_lengths(table: ResultTable, board_keys: list[BoardKey], mode: Mode | None = None) -> list[Board]:
-    """A board for every sweep among `board_keys`, in `mode`, or in each mode that was timed where that is None."""
+def with_modes(table: ResultTable, found: Sequence[LengthSweep], mode: Mode | None = None) -> Swept:
+    """These sweeps in `mode`, or in each mode where that is None."""
     return [
-        board_for_lengths(table, sweep, found)
-        for sweep in sweeps(table, board_keys)
-        for found in modes_of(table, sweep)
-        if mode is None or found == mode
+        (sweep, each)
+        for sweep in found
+        for each in MODES
+        if mode in (None, each) and timings_of(table, sweep, each).points
     ]
 
 

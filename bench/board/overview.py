@@ -17,7 +17,7 @@ from ..score.key import BoardKey
 from ..score.settings import LENGTH
 from ..stats.format import counted, listed, point, speed
 from .board import Board, Row, TableCell
-from .preset_text import beside_rates
+from .quality_notes import beside_rates
 from .report import (
     COST_MAP,
     Ability,

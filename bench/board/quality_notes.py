@@ -1,15 +1,16 @@
-"""Quality notes: who learned, what the comparisons can tell, and where the data and the seeds come from."""
+"""Quality notes: who learned, what the comparisons can tell, where data and seeds come from, and the preset in words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.interval import Interval
 from ..core.metrics import Metric
-from ..core.protocol import LEAST_SEEDS
+from ..core.protocol import LEAST_SEEDS, RATE_SETTINGS
+from ..core.spec import Spec
 from ..score.contrasts import Contrast, Contrasts
 from ..score.quality import SeedScores
 from ..stats.bootstrap import DRAWS
@@ -19,7 +20,6 @@ from ..stats.moderation import LEAST_POOL
 from ..store.rows import ResultRow
 from .board import Note
 from .notes import note, some
-from .preset_text import setting_words
 from .task_context import BoardContext
 
 _ORIGINS = {
@@ -249,3 +249,112 @@ def simulated_errors(kind: Kind, seeds: int, variants: int) -> ErrorRates:
     fewer = max((count for count in SEEDS if count <= seeds), default=SEEDS[0])
     more = min((count for count in VARIANTS if count >= variants), default=VARIANTS[-1])
     return ErrorRates(fewer, more, *SIMULATED[kind, fewer][VARIANTS.index(more)])
+
+
+_MODELS = {
+    "classification": (
+        "{layers} {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
+        "{positions} positions, {pooling} pooling",
+        "length {length}, batch {batch}, {steps:,} steps",
+    ),
+    "language_modeling": (
+        "{layers} causal {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
+        "{positions} positions (no table for a variant with positions of its own), output tied to the embedding",
+        "context {length}, evaluated in windows {stride} apart, batch {batch}, {steps:,} steps",
+    ),
+    "translation": (
+        "{layers} + {layers} layers, {norm}-norm, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
+        "{positions} positions, one vocabulary of at most {vocabulary:,}",
+        "at most {length} tokens a sentence, batches of at most {tokens:,} a side, {steps:,} steps",
+        "beam {beam}, length penalty {length_penalty:g}",
+    ),
+    "token_prediction": (
+        "{layers} causal {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
+        "{positions} positions, an output of its own at the asked positions",
+        "fresh sequences of length {shortest} to {length}, tested up to {longest:,}, batch {batch}, {steps:,} steps",
+    ),
+}
+
+_TRAINING = (
+    "learning rate {rates}, {warmup:,} warm-up steps, {schedule} decay",
+    "{precision}",
+)
+
+
+# absent from older Records, which were made before these were there: the smallest value that is no change, the text
+_OPTIONAL = {
+    "accumulate": (1, "{accumulate} batches to a step"),
+    "averaged": (1, "the last {averaged} evaluated states averaged"),
+    "label_smoothing": (0, "label smoothing {label_smoothing:g}"),
+    "clip_value": (0, "entries of gradients clipped at {clip_value:g}"),
+    "convolution": (0, "a causal convolution of width {convolution} over the embeddings"),
+}
+
+
+def short_preset(preset: str) -> str:
+    """A preset for a heading; of many changed settings those that change the model or the data, or their number.
+
+    >>> short_preset("quick[positions=rope,rate_extensions=2,tuning_seeds=2]")
+    'quick[positions=rope,…]'
+    >>> short_preset("quick[learning_rate=0.004]"), short_preset("quick[batch=64,length=64,steps=300]")
+    ('quick[learning_rate=0.004]', 'quick with 3 settings changed')
+    """
+    spec, rest = Spec.parse(preset), beside_rates(preset)
+    named = f"[{','.join(rest)},…]" if 0 < len(rest) <= 2 else f" with {len(spec.parameters)} settings changed"
+    return preset if len(spec.parameters) <= 2 else spec.name + named
+
+
+def beside_rates(preset: str) -> list[str]:
+    """The settings of a preset as text, without those by which the learning rate was chosen: they change no model."""
+    given = preset.partition("[")[2].removesuffix("]").split(",")
+    return [each for each in given if each and each.partition("=")[0] not in RATE_SETTINGS]
+
+
+def objective_of(setting: Mapping[str, Any]) -> str:
+    """The objective that a preset is for, told by a field that only its recipe has; empty for what is only timed."""
+    fields = {
+        "stride": "language_modeling",
+        "beam": "translation",
+        "longest": "token_prediction",
+        "pooling": "classification",
+    }
+    return next((objective for name, objective in fields.items() if name in setting), "")
+
+
+def setting_words(setting: Mapping[str, Any]) -> list[str]:
+    """The fields of a preset in words, the most important first; a sentence that says so where some are missing.
+
+    >>> setting_words({})
+    ['the full preset was not recorded']
+    """
+    try:
+        known = {**setting, "rates": _rates(setting)}
+        known |= {f"{noun}_noun": noun if setting[f"{noun}s"] == 1 else f"{noun}s" for noun in ("layer", "head")}
+        if setting.get("positions") == "none":
+            known["positions"] = "no"
+        words = [part.format_map(known) for part in (*_MODELS[objective_of(setting)], *_TRAINING)]
+    except (KeyError, ValueError):
+        return ["the full preset was not recorded"]
+    words += [part.format_map(setting) for name, (least, part) in _OPTIONAL.items() if setting.get(name, 0) > least]
+    if setting.get("query_key_scale", 1.0) != 1.0:
+        words.append(f"initial projections to queries and keys times {setting['query_key_scale']:g}")
+    if objective_of(setting) == "language_modeling" and setting.get("longest"):
+        words.append(f"by position in windows of {setting['longest']:,}")
+    departures = setting.get("departures")
+    return words + ([f"differs from the published code: {departures}"] if departures else [])
+
+
+def _rates(setting: Mapping[str, Any]) -> str:
+    """
+    >>> _rates({"learning_rate": 0.001}), _rates({"learning_rate": 0.001, "learning_rates": [0.001, 0.004]})
+    ('0.001', '0.001 or 0.004, of which each variant takes the best by validation on seeds that no board uses')
+    >>> _rates({"learning_rate": 0.001, "learning_rates": [0.001, 0.004], "rate_extensions": 2}).partition(", of")[0]
+    '0.001 or 0.004, and beyond an end of these while that is better by a standard error, at most 2 times'
+    """
+    grid = setting.get("learning_rates")
+    if not grid:
+        return f"{setting['learning_rate']:g}"
+    listed = " or ".join(f"{rate:g}" for rate in grid)
+    if extensions := setting.get("rate_extensions", 0):
+        listed += f", and beyond an end of these while that is better by a standard error, at most {extensions} times"
+    return f"{listed}, of which each variant takes the best by validation on seeds that no board uses"

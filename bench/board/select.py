@@ -15,9 +15,8 @@ from ..store.record_files import FOLDER
 from ..store.store import Store
 from ..store.table import ResultTable, table_of
 from .board import Board
-from .cost_map import boards_of_sweeps
-from .kinds import cost_boards
-from .length_board import boards_over_lengths
+from .kinds import cost_boards, summaries
+from .length_board import board_for_lengths, sweeps, with_modes
 from .suite_board import board_for_suite
 from .task_board import board_for_task
 
@@ -51,7 +50,7 @@ def scored(
             board_for_suite(table, name, sorted(of_suite), predictions=predictions, wanted=tasks, declared=declared)
         ]
     if lengths:
-        boards = boards_over_lengths(table, found, mode)
+        boards = [board_for_lengths(table, *each) for each in with_modes(table, sweeps(table, found), mode)]
         if not boards:
             text = "no task was timed at two lengths or more; run one with a range such as [length=256..4096]"
             raise SelectionError(text)
@@ -63,6 +62,15 @@ def scored(
     ]
     of_cost, left = cost_boards(table, set(found) - set(trained), mode)
     return boards + [each.board for each in of_cost] + boards_of_sweeps(table, left, mode)
+
+
+def boards_of_sweeps(table: ResultTable, board_keys: list[BoardKey], mode: Mode | None = None) -> list[Board]:
+    """The boards of what was only timed, in `mode` or in all: each sweep, or what stands for many."""
+    swept = with_modes(table, sweeps(table, board_keys, least=1), mode)
+    of_many = summaries(table, swept)
+    claimed = {key for each in of_many for key in each.keys}
+    alone = [each for each in swept if not claimed.issuperset(each[0].board_keys.values())]
+    return [each.board for each in of_many] + [board_for_lengths(table, *each) for each in alone]
 
 
 def read_store(store: Store, option: str = "--results") -> tuple[ResultTable, StoredPredictions]:

@@ -10,6 +10,7 @@ from ..score.key import BoardKey
 from ..store.artifacts import StoredCurves, StoredMaps, StoredPredictions
 from ..store.table import ResultTable
 from .build_report import report_for_suite, report_for_task, reports_for_sweeps
+from .kinds import with_published
 from .overview import Declaration, suites_with_boards
 from .report import Report
 from .select import scored
@@ -64,3 +65,10 @@ def scored_reports(
         for key in trained
     ]
     return whole + found + reports_for_sweeps(table, trained, untrained)
+
+
+def reports_with_published(reports: Sequence[Report]) -> list[Report]:
+    """Our reports, each followed by what papers printed on its task."""
+    ours = {id(report.board): report for report in reports}
+    boards = with_published([report.board for report in reports], None)
+    return [ours.get(id(board)) or Report(name=board.name, board=board, commands={}, machines={}) for board in boards]

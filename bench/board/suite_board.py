@@ -30,10 +30,8 @@ from .cells import (
     share_cell,
     when,
 )
-from .headline import describe_gaps, describe_losses, nothing_ranked, quality_headline, where_better
-from .notes import note, some
-from .preset_text import short_preset
-from .quality_notes import comparison_notes, reduced_notes
+from .notes import describe_gaps, describe_losses, note, nothing_ranked, quality_headline, some, where_better
+from .quality_notes import comparison_notes, reduced_notes, short_preset
 from .version_notes import left_behind_notes, repetition_notes, version_notes
 
 TRIVIAL = "best trivial"

@@ -12,9 +12,8 @@ from ..score.quality import Predictions, describe_outcome, is_unlearned, trivial
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Row, split_by_rank
 from .cells import EMPTY, cells_of, finished, level_cell, plain_columns
-from .headline import describe_gaps, describe_losses, nothing_ranked, quality_headline
 from .kinds import SetStatistics, task_parts
-from .preset_text import short_preset
+from .notes import describe_gaps, describe_losses, nothing_ranked, quality_headline
 from .quality_notes import (
     baseline_notes,
     comparison_notes,
@@ -22,6 +21,7 @@ from .quality_notes import (
     interval_notes,
     learning_notes,
     seed_notes,
+    short_preset,
     unbeaten,
 )
 from .setting_tables import setting_boards, setting_notes

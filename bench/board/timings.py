@@ -1,4 +1,4 @@
-"""Timings: the costs that a board over lengths, or over batch and length, is made from."""
+"""Timings: the costs that a board over lengths, or over batch and length, is made from; and the notes on times."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from ..store.rows import NOT_RANKED, REPEATED, ResultRow, is_disputed, tested, v
 from ..store.table import ResultTable
 from .board import Note
 from .notes import note, some
+from .quality_notes import objective_of
 
 
 def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterable[tuple[str, str]]) -> Iterator[Note]:

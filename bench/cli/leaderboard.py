@@ -32,9 +32,6 @@ def leaderboard(
     ] = "",
     published: Published = False,
     lengths: Annotated[bool, typer.Option("--lengths", help="Show cost over lengths instead of quality.")] = False,
-    history: Annotated[
-        bool, typer.Option("--history", help="Show when each number was measured, and by which code.")
-    ] = False,
     mode: Annotated[
         Mode | None, typer.Option(help="Time that a board of cost alone shows (default: every one measured).")
     ] = None,
@@ -61,8 +58,7 @@ def leaderboard(
     boards = []
     for name in [suite, *(name.strip() for name in with_suites.split(",") if name.strip())]:
         boards += api.boards(
-            suite=name, lengths=lengths, mode=mode.value if mode else None, published=published, history=history,
-            notice=warn, **filters,
+            suite=name, lengths=lengths, mode=mode.value if mode else None, published=published, notice=warn, **filters,
         )  # fmt: skip
     show(boards, format, out, all_notes=notes, columns=columns)
 

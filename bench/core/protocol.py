@@ -11,3 +11,6 @@ LANE_VERSIONS = {"train": 1, "time": 1, "baseline": 1, "tune": 1}
 
 VERSION_ZERO = "version 0"
 """Records made before versions were declared."""
+
+RATE_SETTINGS = ("learning_rate", "learning_rates", "tuning_seeds", "rate_extensions")
+"""The settings of a preset that only choose a learning rate."""

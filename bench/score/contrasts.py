@@ -18,9 +18,17 @@ from ..core.cell import REFERENCE
 from ..core.interval import Interval
 from ..core.metrics import Metric
 from ..core.protocol import LEAST_SEEDS
-from ..stats.intervals import LEVEL, Estimate, NoiseSource, Share, pooled_mean_of
+from ..stats.intervals import (
+    LEVEL,
+    POWER,
+    Estimate,
+    NoiseSource,
+    Share,
+    minimal_detectable_effect,
+    pooled_mean_of,
+    seeds_needed,
+)
 from ..stats.moderation import moderated_variances, noise_of_difference
-from ..stats.power import POWER, minimal_detectable_effect, seeds_needed
 from ..stats.ranking import RankInterval, ranked_by
 from ..stats.scoring import Verdict, verdict
 from .quality import SeedScores

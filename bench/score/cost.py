@@ -14,8 +14,7 @@ import numpy.typing as npt
 from ..core.cell import REFERENCE
 from ..core.protocol import LEAST_ROUNDS
 from ..core.record import Outcome
-from ..stats.intervals import LEVEL, Estimate, mean_estimate
-from ..stats.power import minimal_detectable_effect
+from ..stats.intervals import LEVEL, Estimate, mean_estimate, minimal_detectable_effect
 from ..stats.scoring import capped, log_ratio, log_ratios, noise_floor
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable

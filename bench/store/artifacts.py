@@ -14,7 +14,7 @@ from ..core.bounds import MOST_MAGNITUDE, Count, Name
 from ..core.decode import check, parse_json
 from ..core.errors import StoreError
 from ..stats.bootstrap import corpus_score, sound_statistics
-from .arrays import DamagedArtifact, arrays_of
+from .packs import DamagedArtifact, arrays_of
 from .store import Store
 
 if TYPE_CHECKING:

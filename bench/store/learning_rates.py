@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 
 from ..core.cell import FIRST_TUNING_SEED, Cell
 from ..core.metrics import ACCURACY
+from ..core.protocol import RATE_SETTINGS
 from ..core.record import Outcome, Record
 from ..core.spec import Spec
-
-RATE_SETTINGS = ("learning_rate", "learning_rates", "tuning_seeds", "rate_extensions")
-"""The settings of a preset that only choose a learning rate."""
 
 EDGE_FACTOR = 3.0
 """The ratio of a rate beyond an end of a grid to that end."""

@@ -1,4 +1,4 @@
-"""ResultRow: one Record as boards read it, with its names as text."""
+"""ResultRow: one Record as boards read it; and which rows count, by version, code and order of arrival."""
 
 from __future__ import annotations
 

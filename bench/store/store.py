@@ -1,7 +1,7 @@
 """Store: records as JSON lines and larger outputs as files, in one folder, that a kill at any moment cannot damage.
 
 root/records/MACHINE.jsonl    one Record per line, only ever appended
-root/records/arrivals.txt     the order in which Records of several machines came, see `arrivals.py`
+root/records/arrivals.txt     the order in which Records of several machines came, see `record_files.py`
 root/artifacts/HASH.SUFFIX    curves, predictions, maps; named by their content
 root/artifacts/LABEL.zip      many of them in one file, see `packs.py`
 """
@@ -24,9 +24,8 @@ from ..core.errors import StoreError
 from ..core.files import made_folder, open_regular, read_regular, replacing
 from ..core.record import Outcome, Record, Site
 from . import record_files
-from .arrivals import in_order_of_arrival, log_arrival, read_log
 from .packs import Member, is_pack_name, members_of, pack_name, pack_names, parts_of, read_member, write_pack
-from .record_files import RecordFile
+from .record_files import RecordFile, in_order_of_arrival, log_arrival, read_log
 
 LOCAL = Path("results/local")
 """The default folder of runs; `results/` itself holds the committed Records."""
@@ -110,7 +109,7 @@ class Store:
         return True
 
     def records(self) -> Iterator[Record]:
-        """Every readable Record in the order of arrival, see `arrivals.py`.
+        """Every readable Record in the order of arrival, see `record_files.py`.
 
         Lines and files that cannot be read are passed over, and `on_warning` is told of them.
         """

@@ -17,12 +17,12 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from attnbench.bench.board.published import published
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.registry import TASKS, VARIANTS, Registry
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.suite import built_in, load_suite
+from attnbench.bench.wings.published.boards import published
 from attnbench.tasks.contract import Availability, DataPlace
 
 from .attention_map import LENGTH, attention_map

@@ -23,8 +23,8 @@ import numpy as np
 from attnbench.bench.core.hashing import content_hash
 from attnbench.bench.core.record import Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.store.arrays import arrays_of
 from attnbench.bench.store.artifacts import score_of
+from attnbench.bench.store.packs import arrays_of
 from attnbench.bench.store.record_files import MOST_LINES
 from attnbench.bench.store.store import Store
 

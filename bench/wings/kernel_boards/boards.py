@@ -11,8 +11,8 @@ from statistics import quantiles
 
 from ...board.board import NO_RIVAL, Board, Column, Note, Row, TableCell, split_by_rank
 from ...board.cells import EMPTY, Cell, cells_of, finished, number_cell, plain_columns, ratio_cell
-from ...board.headline import nothing_ranked
 from ...board.kinds import CostBoard
+from ...board.notes import nothing_ranked
 from ...board.timings import RAN_AS, Timings, timing_notes
 from ...board.version_notes import version_notes
 from ...core.record import Outcome

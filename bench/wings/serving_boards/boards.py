@@ -12,9 +12,9 @@ from functools import partial
 
 from ...board.board import NO_RIVAL, Board, Column, Note, Row, TableCell, split_by_rank
 from ...board.cells import EMPTY, Cell, cells_of, finished, plain_columns
-from ...board.headline import nothing_ranked
 from ...board.kinds import CostBoard
 from ...board.length_board import headline_of_costs, mean_ratio_cell
+from ...board.notes import nothing_ranked
 from ...board.timings import RAN_AS, Timings, timing_notes
 from ...board.version_notes import version_notes
 from ...core.cell import REFERENCE

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from ...core.metrics import RANKING_METRICS
 from ...core.record import Measurement, Outcome, Record
-from ...store.arrays import DamagedArtifact, arrays_of
-from ...store.arrivals import ArrivedRecord
 from ...store.artifacts import Curve, ExampleResults, agrees, results_of, score_of
+from ...store.packs import DamagedArtifact, arrays_of
+from ...store.record_files import ArrivedRecord
 from ...store.rows import is_disputed, tested
 
 CURVE_TOLERANCE = 0.01

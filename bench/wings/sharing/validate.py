@@ -19,11 +19,10 @@ from ...core.metrics import METRICS, RANKING_METRICS
 from ...core.protocol import VERSION_ZERO
 from ...core.record import Measurement, Outcome, Record
 from ...store import record_files
-from ...store.arrays import DamagedArtifact
-from ...store.arrivals import LOG, ArrivalLog, in_order_of_arrival, read_log
 from ...store.artifacts import curve_of, results_of
 from ...store.learning_rates import extended, first_results, search, without_rates
-from ...store.record_files import RecordFile
+from ...store.packs import DamagedArtifact
+from ...store.record_files import LOG, ArrivalLog, RecordFile, in_order_of_arrival, read_log
 from ...store.rows import installed_metric, is_too_new, tested
 from ...store.store import LOCAL, Store, is_artifact_name, is_given_name
 from .agreement import Copies, Repeats, curve_errors, prediction_errors, time_errors

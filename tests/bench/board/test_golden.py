@@ -17,13 +17,13 @@ from boards import plain
 from attnbench.bench.board.board import MOST_COLUMNS, MOST_NOTES, Board
 from attnbench.bench.board.compare import compare
 from attnbench.bench.board.length_board import board_for_lengths, sweeps
-from attnbench.bench.board.published import published_board
 from attnbench.bench.board.suite_board import board_for_suite
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
 from attnbench.bench.wings.choose.choose_board import Requirements, board_for_choice
+from attnbench.bench.wings.published.boards import published_board
 from attnbench.bench.wings.serving_boards.boards import board_for_serving, serving_sweeps
 
 GOLDEN = Path(__file__).parent / "golden"

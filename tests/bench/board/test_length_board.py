@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from boards import entry
 
-from attnbench.bench.board.length_board import board_for_lengths, crossover, modes_of, sweeps
+from attnbench.bench.board.length_board import board_for_lengths, crossover, sweeps, with_modes
 from attnbench.bench.board.select import scored
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement, Outcome
@@ -113,7 +113,7 @@ def test_one_length_makes_a_board_of_cost_alone(bench) -> None:
     assert [c.name for c in one.columns] == ["at_256", "peak_ratio"]
     assert one.title.endswith("a training step at length 256")
     assert [(r.name, r.place) for r in one.ranked] == [("fast", "1"), ("softmax", "2"), ("linear", "3")]
-    assert modes_of(table, found) == ["step"]
+    assert [mode for _, mode in with_modes(table, [found])] == ["step"]
 
 
 @pytest.mark.parametrize(

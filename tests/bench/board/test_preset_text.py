@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from attnbench.bench.board.preset_text import setting_words
+from attnbench.bench.board.quality_notes import setting_words
 from attnbench.tasks.contract import Recipe
 from attnbench.tasks.problems.language_modeling import LanguageRecipe
 from attnbench.tasks.problems.token_prediction import TokenRecipe

@@ -12,8 +12,7 @@ from seeds import seed
 
 from attnbench.bench.measure import timer as clock
 from attnbench.bench.measure.timer import LEAST_ROUNDS, interleave, smallest_difference
-from attnbench.bench.stats.intervals import NoiseSource
-from attnbench.bench.stats.power import minimal_detectable_effect
+from attnbench.bench.stats.intervals import NoiseSource, minimal_detectable_effect
 from attnbench.bench.stats.scoring import log_ratio
 
 CPU = torch.device("cpu")

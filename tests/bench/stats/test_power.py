@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attnbench.bench.stats.intervals import Estimate, NoiseSource, quantile
-from attnbench.bench.stats.power import MOST_SEEDS, minimal_detectable_effect, power, seeds_needed
+from attnbench.bench.stats.intervals import (
+    MOST_SEEDS,
+    Estimate,
+    NoiseSource,
+    minimal_detectable_effect,
+    power,
+    quantile,
+    seeds_needed,
+)
 
 
 @pytest.mark.parametrize("freedom", [2, 4, 10.5, 60])

@@ -5,8 +5,8 @@ import io
 import numpy as np
 import pytest
 
-from attnbench.bench.store.arrays import DamagedArtifact
 from attnbench.bench.store.artifacts import MOST_EXAMPLES, results_of
+from attnbench.bench.store.packs import DamagedArtifact
 
 
 def packed(**arrays: np.ndarray) -> bytes:

@@ -6,24 +6,23 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..core.cell import REFERENCE
-from ..core.spec import Spec
-from ..score.cost import Mode, RelativeCost
-from ..score.key import BoardKey
-from ..stats.scoring import CAP, ratio
-from ..store.table import ResultTable
-from .board import Board, Column, Note, Row, TableCell
-from .cells import EMPTY, number_cell
-from .length_board import MODES, LengthSweep, board_for_lengths, modes_of, sweeps, time_cell, timings_of
-from .timings import Timings, timing_notes
-from .version_notes import version_notes
+from ...board.board import Board, Column, Note, Row, TableCell
+from ...board.cells import EMPTY, number_cell
+from ...board.kinds import CostBoard
+from ...board.length_board import MODES, LengthSweep, Swept, time_cell, timings_of
+from ...board.report import COST_MAP
+from ...board.timings import Timings, timing_notes
+from ...board.version_notes import version_notes
+from ...core.cell import REFERENCE
+from ...core.spec import Spec
+from ...score.cost import Mode, RelativeCost
+from ...stats.scoring import CAP, ratio
+from ...store.table import ResultTable
 
 LEAST = 3
 """So many sweeps of a machine are one map; fewer have a board each."""
 
 EVEN = "≈"
-
-Swept = Sequence[tuple[LengthSweep, Mode]]
 
 PLAIN = "plain"
 
@@ -42,25 +41,20 @@ class _Part:
     cells: list[dict[str, TableCell]] = field(default_factory=list)
 
 
-def boards_of_sweeps(table: ResultTable, board_keys: list[BoardKey], mode: Mode | None = None) -> list[Board]:
-    """The boards of what was only timed, in `mode` or in all: a map for each machine with many sweeps."""
-    found: list[Board] = []
-    for machine, swept in by_machine(table, sweeps(table, board_keys, least=1), mode).items():
-        if len(swept) >= LEAST:
-            found.append(board_for_map(table, machine, swept))
-        else:
-            found += [board_for_lengths(table, sweep, each) for sweep, each in swept]
-    return found
-
-
-def by_machine(table: ResultTable, found: Sequence[LengthSweep], mode: Mode | None = None) -> dict[str, Swept]:
-    """The sweeps of each machine, with each mode that was timed."""
-    members: dict[str, list[tuple[LengthSweep, Mode]]] = {}
-    for sweep in found:
-        members.setdefault(sweep.machine, []).extend(
-            (sweep, each) for each in modes_of(table, sweep) if mode in (None, each)
+def summaries(table: ResultTable, swept: Swept) -> list[CostBoard]:
+    """A map for each machine with `LEAST` sweeps or more, counting each mode that was timed."""
+    by_machine: dict[str, list[tuple[LengthSweep, Mode]]] = {}
+    for sweep, mode in swept:
+        by_machine.setdefault(sweep.machine, []).append((sweep, mode))
+    return [
+        CostBoard(
+            board=board_for_map(table, machine, members),
+            keys=[key for sweep, _ in members for key in sweep.board_keys.values()],
+            group=COST_MAP,
         )
-    return {machine: swept for machine, swept in members.items() if swept}
+        for machine, members in by_machine.items()
+        if len(members) >= LEAST
+    ]
 
 
 def board_for_map(table: ResultTable, machine: str, swept: Swept) -> Board:

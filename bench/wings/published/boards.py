@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from ..core.errors import StoreError
-from ..core.metrics import METRICS
-from ..core.paths import PACKAGE
-from .board import Board, Column, Note, Row, TableCell
-from .cells import EMPTY, number_cell
-from .report import Report
+from ...board.board import Board, Column, Note, Row, TableCell
+from ...board.cells import EMPTY, number_cell
+from ...core.errors import StoreError
+from ...core.metrics import METRICS
+from ...core.paths import PACKAGE
 
 FOLDER = PACKAGE / "tasks" / "published"
 FAILED = "FAIL"
@@ -104,13 +103,6 @@ def with_published(boards: Sequence[Board], suite: str | None) -> list[Board]:
     tasks = [board.name.partition("/")[0] for board in boards]
     pairs = [(board, published_board(board, task)) for board, task in zip(boards, tasks, strict=True)]
     return [*(each for pair in pairs for each in pair if each is not None), *boards_for_tasks(tasks)]
-
-
-def reports_with_published(reports: Sequence[Report]) -> list[Report]:
-    """Our reports, each followed by published numbers on its task, as in `with_published`."""
-    of = {id(report.board): report for report in reports}
-    boards = with_published([report.board for report in reports], None)
-    return [of.get(id(board)) or Report(name=board.name, board=board, commands={}, machines={}) for board in boards]
 
 
 def boards_for_suite(suite: str) -> list[Board]:

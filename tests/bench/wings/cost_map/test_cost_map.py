@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench.bench.board.cost_map import board_for_map, boards_of_sweeps, by_machine
 from attnbench.bench.board.length_board import board_for_lengths, sweeps
+from attnbench.bench.board.select import boards_of_sweeps
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
+from attnbench.bench.wings.cost_map.boards import board_for_map
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
 
@@ -80,7 +81,7 @@ def test_lengths_of_one_setting_stand_side_by_side(bench) -> None:
 def test_a_number_of_the_map_is_that_of_the_sweeps_own_board(bench) -> None:
     table = table_of(swept(bench, THREE, lengths=(256, 1024)).records)
     found = sweeps(table, board_keys(table))
-    board = board_for_map(table, *by_machine(table, found).popitem())
+    board = board_for_map(table, found[0].machine, [(sweep, "step") for sweep in found])
     for part, sweep in zip(board.parts, sorted(found, key=lambda each: len(each.name)), strict=True):
         own = board_for_lengths(table, sweep)
         cell = own.cell(next(row for row in own.ranked if row.name == "linear"), "at_256")

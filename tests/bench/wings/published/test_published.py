@@ -5,7 +5,11 @@ import pytest
 from typer.testing import CliRunner
 
 from attnbench.bench.board.board import Board, Column, Row, TableCell
-from attnbench.bench.board.published import (
+from attnbench.bench.board.report import Report
+from attnbench.bench.board.select_reports import reports_with_published
+from attnbench.bench.core.metrics import METRICS
+from attnbench.bench.core.registry import TASKS, VARIANTS
+from attnbench.bench.wings.published.boards import (
     FAILED,
     FIVE,
     SIX,
@@ -15,12 +19,8 @@ from attnbench.bench.board.published import (
     boards_for_tasks,
     published,
     published_board,
-    reports_with_published,
     with_published,
 )
-from attnbench.bench.board.report import Report
-from attnbench.bench.core.metrics import METRICS
-from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.dashboards import csv_json, latex, markdown, terminal
 
 ACCURACIES = [table for table in published()[0] if table.quantity == "accuracy"]

@@ -1,0 +1,1 @@
+"""The map of costs: all sweeps of one machine as one board."""

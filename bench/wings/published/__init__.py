@@ -1,0 +1,1 @@
+"""Numbers that papers printed, shown beside ours and never ranked with them."""
