@@ -1,4 +1,4 @@
-"""Cells: the forms in which boards show a number, and columns, each a `Column` with the function that makes its cells."""
+"""Cells: the forms in which boards show a number; and columns, each with the function that makes its cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quality notes: who learned, what the comparisons can tell, where data and seeds come from, and the preset in words."""
+"""Quality notes: who learned, what comparisons can tell, where data and seeds come from; the preset in words."""
 
 from __future__ import annotations
 
