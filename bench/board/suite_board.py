@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from ..core.cell import NO_ATTENTION, REFERENCE
@@ -24,7 +25,6 @@ from .cells import (
     difference_cell,
     finished,
     level_cell,
-    number_cell,
     plain_columns,
     reference_cell,
     share_cell,
@@ -55,129 +55,229 @@ def board_for_suite(
     """
     metric = _common_metric(table, suite, board_keys)
     table, differing = of_one_version(table, board_keys)
-    by_task = {board_key.task: board_key for board_key in board_keys}
-    scores = {task: scores_by_variant(table, board_key, predictions) for task, board_key in by_task.items()}
-    contrasts = {task: Contrasts(found, declared) for task, found in scores.items()}
-    tasks = sorted({*by_task, *wanted})
-    unlearned = [task for task in by_task if is_unlearned(scores[task].get(REFERENCE))]
-    averaged = [task for task in tasks if task not in unlearned]
-    competes = declared is not None and NO_ATTENTION in declared
-    every = sorted({variant for found in scores.values() for variant in found})
-    variants = [variant for variant in every if variant != NO_ATTENTION or competes]
-    missing = {variant: differing.get(variant) or _missing(variant, tasks, scores) for variant in every}
-    averaging = [variant for variant in every if not missing[variant]] if averaged else []
-    complete = [variant for variant in averaging if variant in variants]
-
-    def gap(one: str, other: str) -> Contrast:
-        return mean_contrast([contrasts[task].between(one, other) for task in averaged])
-
-    levels: dict[str, dict[str, Interval]] = {
-        task: {name: contrasts[task].level_of(name) for name, own in found.items() if own.seeds}
-        for task, found in scores.items()
+    context = SuiteContext.of(table, board_keys, metric, predictions, wanted, declared, differing)
+    columns = _columns(context, suite)
+    names = [name for name in context.missing if name in context.competing]
+    rows = {
+        name: Row(name=name, entries=cells_of(columns, name), reason=context.missing[name] or NO_RIVAL)
+        for name in names
     }
-    best = {task: found for task, key in by_task.items() if (found := _best_baseline(table, key, metric, predictions))}
-    for task, (_, level) in best.items():
-        levels[task][TRIVIAL] = level
-    everywhere = {*averaging, *([TRIVIAL] if set(averaged) <= set(best) else [])}
-    covered = {name: sum(not own[name].missing_reason for own in scores.values() if name in own) for name in every}
-    gaps = {name: gap(name, REFERENCE) for name in averaging if name != REFERENCE and REFERENCE in complete}
-
-    def level_on(task: str, name: str) -> TableCell:
-        level = levels.get(task, {}).get(name)
-        return level_cell(metric, level, brief=metric.value(level.value)) if level else EMPTY
-
-    def average(name: str) -> TableCell:
-        values = [levels[task][name].value for task in averaged] if name in everywhere else []
-        mean = sum(values) / len(values) if values else 0.0
-        return TableCell(text=metric.value(mean), value=metric.points * mean) if values else EMPTY
-
-    def difference(name: str) -> TableCell:
-        if name == REFERENCE and REFERENCE in complete:
-            return reference_cell(0.0)
-        return difference_cell(metric, gaps[name].interval) if name in gaps else EMPTY
-
-    trained = {name: [contrasts[task].share_of(name) for task in averaged] for name in averaging}
-    learned = {name: Share(*map(sum, zip(*shares, strict=True))) for name, shares in trained.items()}
-    failed = any(one.learned_in_part for found in scores.values() for one in found.values())
-
-    def learned_at(name: str) -> TableCell:
-        return share_cell(learned[name]) if name in learned else EMPTY
-
-    def over_all_seeds(name: str) -> TableCell:
-        if name not in averaging:
-            return EMPTY
-        mean = sum(scores[task][name].mean for task in averaged) / len(averaged)
-        return TableCell(text=metric.value(mean), value=metric.points * mean)
-
-    def coverage(name: str) -> TableCell:
-        return number_cell(covered.get(name, len(best)), lambda count: f"{count} of {len(tasks)}")
-
-    columns: list[tuple[Column, Cell]] = [
-        *(
-            (Column(name=task, title=task, short=task.removeprefix(f"{suite}-"), unit=metric.display_unit,
-                    better=metric.better, description=f"test {metric.title}"),
-             partial(level_on, task))
-            for task in tasks
-        ),
-        (Column(name="average", title="average", short="mean", unit=metric.display_unit, better=metric.better,
-                importance=0, description=f"mean {metric.title} over these tasks",
-                note="intervals hold for these tasks and not for others; a ± may differ from that on the task's own "
-                "board, where other declared variants lend their variance over seeds"),
-         average),
-        (Column(name="gap", title=f"vs {REFERENCE}", short="gap", unit=metric.of_difference, better=metric.better,
-                importance=0,
-                description=f"mean over tasks of the differences from {REFERENCE}, with its 95 % interval"),
-         difference),
-        *when(failed,
-            Column(name="learned", title="learned", unit="seeds", better="higher", importance=1,
-                   description="trainings here that learned, with the exact 95 % interval of the share that learns"),
-            learned_at),
-        *when(failed,
-            Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=metric.better, importance=3,
-                   description=f"mean {metric.title} over these tasks and all seeds, whether they learned or not",
-                   note="a variant cannot rank above another that has a better mean over all seeds"),
-            over_all_seeds),
-        (Column(name="coverage", title="tasks", importance=2, description="tasks that count for this variant"),
-         coverage),
-    ]  # fmt: skip
-    rows = {one: Row(name=one, entries=cells_of(columns, one), reason=missing[one] or NO_RIVAL) for one in variants}
-    order = contrast_ranks(complete, gap, next(iter(contrasts.values())).pairs) if len(complete) > 1 else []
+    complete = context.complete
+    contrasts = next(iter(context.contrasts.values()))
+    order = contrast_ranks(complete, context.gap, contrasts.pairs) if len(complete) > 1 else []
     ranked, unranked = split_by_rank(order, rows)
-    compared = {name: found for name, found in gaps.items() if name in complete}
-    verdicts = {name: found.verdict(metric.margin / metric.points) for name, found in compared.items()}
-    missed = describe_gaps([found for name, found in compared.items() if verdicts[name] == "undecided"], metric)
-    losses = describe_losses(compared, metric)
-    # the verdict on one task is that of its own board, which no suite declares
-    ahead = {task: _ahead(Contrasts(scores[task]), complete, metric) for task in averaged if task in scores}
+    baselines = [
+        Row(name=name, entries=cells_of(columns, name), reason=reason)
+        for name, reason in context.missing.items()
+        if name not in context.competing
+    ]
+    if context.best:
+        baselines.append(Row(name=TRIVIAL, entries=cells_of(columns, TRIVIAL)))
+    gaps = context.gaps_of(complete)
     preset = board_keys[0].preset
-    within = metric.margin_words(metric.margin)
-    told = quality_headline(verdicts, within, average=True, behind=losses, missed=missed)
-    answer = (
-        f"{where_better(ahead)} {told}".strip()
-        if ranked
-        else f"{nothing_ranked(unranked)} A rank takes all {len(tasks)} tasks: `attnbench run --suite {suite} --preset "
-        f"'{preset}'` runs those that have this preset. The board of each task ranks its own rows."
-    )
-    rest = [one for one in every if one not in variants]
-    untouched = [Row(name=one, entries=cells_of(columns, one), reason=missing[one]) for one in rest]
-    trivial = [Row(name=TRIVIAL, entries=cells_of(columns, TRIVIAL))] if best else []
+    answer = _answer(context, gaps) if ranked else _advice(unranked, suite, preset, len(context.tasks))
     board = Board(
         name=f"suite {suite}/{preset}/{board_keys[0].selection}",
         title=f"suite {suite}, preset {preset}",
-        question=f"Which attention {metric.question} over the {len(tasks)} tasks of {suite} ({short_preset(preset)})?",
-        headline=" ".join(filter(None, [_left_out(unlearned, averaged), answer])),
+        question=f"Which attention {metric.question} over the {len(context.tasks)} tasks of {suite} "
+        f"({short_preset(preset)})?",
+        headline=" ".join(filter(None, [_left_out(context.unlearned, context.averaged), answer])),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
-        baselines=(*untouched, *trivial),
+        baselines=tuple(baselines),
         notes=(
-            *_notes(table, board_keys, best, contrasts),
-            *comparison_notes(next(iter(contrasts.values())), complete, list(compared.values()), metric, average=True),
+            *_notes(table, board_keys, context.best, context.contrasts),
+            *comparison_notes(contrasts, complete, list(gaps.values()), metric, average=True),
             *left_behind_notes(table, board_keys, rows),
         ),
         ranked_by="average",
     )
     return finished(board)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteContext:
+    """What the rows of a suite's board share.
+
+    `tasks`: those of the suite; `unlearned`: those that the reference did not learn, and which no average has.
+    `competing`: who may be ranked; the model without attention competes where the suite names it. `missing`: by variant
+    why it has no average, empty where it has one. `best`: by task the best trivial predictor and its level. `levels`:
+    by task, then by variant or `TRIVIAL`.
+    """
+
+    metric: Metric
+    tasks: Sequence[str]
+    unlearned: Sequence[str]
+    scores: Mapping[str, Mapping[str, SeedScores]]
+    contrasts: Mapping[str, Contrasts]
+    competing: Collection[str]
+    missing: Mapping[str, str]
+    best: Mapping[str, tuple[str, Interval]]
+    levels: Mapping[str, Mapping[str, Interval]]
+
+    @classmethod
+    def of(
+        cls,
+        table: ResultTable,
+        board_keys: Sequence[BoardKey],
+        metric: Metric,
+        predictions: Predictions,
+        wanted: Collection[str],
+        declared: Collection[str] | None,
+        differing: Mapping[str, str],
+    ) -> SuiteContext:
+        scores = {key.task: scores_by_variant(table, key, predictions) for key in board_keys}
+        contrasts = {task: Contrasts(found, declared) for task, found in scores.items()}
+        tasks = sorted({*scores, *wanted})
+        names = sorted({name for found in scores.values() for name in found})
+        excluded = set() if declared is not None and NO_ATTENTION in declared else {NO_ATTENTION}
+        best: dict[str, tuple[str, Interval]] = {}
+        levels: dict[str, dict[str, Interval]] = {}
+        for key in board_keys:
+            found = scores[key.task]
+            levels[key.task] = {name: contrasts[key.task].level_of(name) for name, own in found.items() if own.seeds}
+            baseline = _best_baseline(table, key, metric, predictions)
+            if baseline is not None:
+                best[key.task] = baseline
+                levels[key.task][TRIVIAL] = baseline[1]
+        return cls(
+            metric=metric,
+            tasks=tasks,
+            unlearned=[task for task, found in scores.items() if is_unlearned(found.get(REFERENCE))],
+            scores=scores,
+            contrasts=contrasts,
+            competing=set(names) - excluded,
+            missing={name: differing.get(name) or _missing(name, tasks, scores) for name in names},
+            best=best,
+            levels=levels,
+        )
+
+    @property
+    def averaged(self) -> list[str]:
+        """The tasks that the average is over."""
+        return [task for task in self.tasks if task not in self.unlearned]
+
+    @property
+    def averaging(self) -> list[str]:
+        """The variants that have an average."""
+        return [name for name, reason in self.missing.items() if not reason] if self.averaged else []
+
+    @property
+    def complete(self) -> list[str]:
+        """The variants that can be ranked."""
+        return [name for name in self.averaging if name in self.competing]
+
+    @property
+    def any_failed(self) -> bool:
+        """True if a variant learned a task at some seeds only."""
+        return any(own.learned_in_part for found in self.scores.values() for own in found.values())
+
+    def gap(self, one: str, other: str) -> Contrast:
+        """The mean difference over the tasks of the average."""
+        return mean_contrast([self.contrasts[task].between(one, other) for task in self.averaged])
+
+    def gaps_of(self, names: Collection[str]) -> dict[str, Contrast]:
+        """The differences of these variants from the reference, without its own; none where it has no average."""
+        rest = [name for name in names if name != REFERENCE] if REFERENCE in self.complete else []
+        return {name: self.gap(name, REFERENCE) for name in rest}
+
+
+def _columns(context: SuiteContext, suite: str) -> list[tuple[Column, Cell]]:
+    metric = context.metric
+    return [
+        *(
+            (Column(name=task, title=task, short=task.removeprefix(f"{suite}-"), unit=metric.display_unit,
+                    better=metric.better, description=f"test {metric.title}"),
+             partial(_level, context, task))
+            for task in context.tasks
+        ),
+        (Column(name="average", title="average", short="mean", unit=metric.display_unit, better=metric.better,
+                importance=0, description=f"mean {metric.title} over these tasks",
+                note="intervals hold for these tasks and not for others; a ± may differ from that on the task's own "
+                "board, where other declared variants lend their variance over seeds"),
+         partial(_average, context)),
+        (Column(name="gap", title=f"vs {REFERENCE}", short="gap", unit=metric.of_difference, better=metric.better,
+                importance=0,
+                description=f"mean over tasks of the differences from {REFERENCE}, with its 95 % interval"),
+         partial(_difference, context)),
+        *when(context.any_failed,
+            Column(name="learned", title="learned", unit="seeds", better="higher", importance=1,
+                   description="trainings here that learned, with the exact 95 % interval of the share that learns"),
+            partial(_learned, context)),
+        *when(context.any_failed,
+            Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=metric.better, importance=3,
+                   description=f"mean {metric.title} over these tasks and all seeds, whether they learned or not",
+                   note="a variant cannot rank above another that has a better mean over all seeds"),
+            partial(_over_all_seeds, context)),
+        (Column(name="coverage", title="tasks", importance=2, description="tasks that count for this variant"),
+         partial(_coverage, context)),
+    ]  # fmt: skip
+
+
+def _level(context: SuiteContext, task: str, name: str) -> TableCell:
+    level = context.levels.get(task, {}).get(name)
+    return level_cell(context.metric, level, brief=context.metric.value(level.value)) if level else EMPTY
+
+
+def _average(context: SuiteContext, name: str) -> TableCell:
+    has_all = name in context.averaging or (name == TRIVIAL and set(context.averaged) <= set(context.best))
+    return _mean_cell(context, [context.levels[task][name].value for task in context.averaged] if has_all else [])
+
+
+def _over_all_seeds(context: SuiteContext, name: str) -> TableCell:
+    has_all = name in context.averaging
+    return _mean_cell(context, [context.scores[task][name].mean for task in context.averaged] if has_all else [])
+
+
+def _mean_cell(context: SuiteContext, values: Sequence[float]) -> TableCell:
+    if not values:
+        return EMPTY
+    mean = sum(values) / len(values)
+    return TableCell(text=context.metric.value(mean), value=context.metric.points * mean)
+
+
+def _difference(context: SuiteContext, name: str) -> TableCell:
+    if name == REFERENCE and REFERENCE in context.complete:
+        return reference_cell(0.0)
+    gaps = context.gaps_of([name] if name in context.averaging else [])
+    return difference_cell(context.metric, gaps[name].interval) if name in gaps else EMPTY
+
+
+def _learned(context: SuiteContext, name: str) -> TableCell:
+    if name not in context.averaging:
+        return EMPTY
+    shares = [context.contrasts[task].share_of(name) for task in context.averaged]
+    return share_cell(Share(sum(one.learned for one in shares), sum(one.trained for one in shares)))
+
+
+def _coverage(context: SuiteContext, name: str) -> TableCell:
+    own = [found[name] for found in context.scores.values() if name in found]
+    count = len(context.best) if name == TRIVIAL else sum(not each.missing_reason for each in own)
+    return TableCell(text=f"{count} of {len(context.tasks)}", value=count)
+
+
+def _answer(context: SuiteContext, gaps: Mapping[str, Contrast]) -> str:
+    """Who is better on which task, and who on average."""
+    metric = context.metric
+    verdicts = {name: found.verdict(metric.margin / metric.points) for name, found in gaps.items()}
+    missed = describe_gaps([found for name, found in gaps.items() if verdicts[name] == "undecided"], metric)
+    # the verdict on one task is that of its own board, which no suite declares
+    tasks = [task for task in context.averaged if task in context.scores]
+    ahead = {task: _ahead(Contrasts(context.scores[task]), context.complete, metric) for task in tasks}
+    told = quality_headline(
+        verdicts, metric.margin_words(metric.margin), average=True, behind=describe_losses(gaps, metric), missed=missed
+    )
+    return f"{where_better(ahead)} {told}".strip()
+
+
+def _advice(unranked: Sequence[Row], suite: str, preset: str, tasks: int) -> str:
+    """Why nothing is ranked, and what to run."""
+    command = f"`attnbench run --suite {suite} --preset '{preset}'`"
+    return (
+        f"{nothing_ranked(unranked)} A rank takes all {tasks} tasks: {command} runs those that have this preset. The "
+        "board of each task ranks its own rows."
+    )
 
 
 def _ahead(contrasts: Contrasts, names: Sequence[str], metric: Metric) -> list[str]:
