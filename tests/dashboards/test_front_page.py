@@ -1,7 +1,5 @@
 """The front page in a real browser: links to boards, what a screen reader finds, contrast, paper, and a phone."""
 
-import math
-import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +21,6 @@ pytest.importorskip("altair", reason="the extra dashboard is not installed")
 pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
 
 from attnbench.dashboards import html
-from attnbench.dashboards.overview_figures import overview_figures
 
 NAMES = ("softmax", "entmax15", HOSTILE)
 
@@ -205,42 +202,6 @@ CONTRASTS = """() => {
 }"""
 
 
-def test_lines_and_points_of_figures_stand_out_from_both_grounds() -> None:
-    from attnbench.dashboards.colours import PALETTE
-    from attnbench.dashboards.figures import GREY
-
-    def light(colour: str) -> float:
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    style = (Path(html.__file__).parent / "templates" / "page.css").read_text(encoding="utf-8")
-    grounds = re.findall(r"--ground: (#\w+)", style)[:2]
-    assert grounds == ["#fff", "#12161c"]
-    for colour in (*PALETTE, GREY):
-        for ground in ("#ffffff", grounds[1]):
-            low, high = sorted([light(colour), light(ground)])
-            assert (high + 0.05) / (low + 0.05) >= 3, f"{colour} on {ground}"
-
-
-def test_variants_of_one_shape_differ_clearly_in_colour() -> None:
-    """By the distance in CIELAB: 2 can just be seen side by side."""
-    from attnbench.dashboards.colours import PALETTE, SHAPES
-
-    def lab(colour: str) -> tuple[float, float, float]:
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
-        x = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505
-        y = 0.2126 * r + 0.7152 * g + 0.0722 * b
-        z = (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089
-        x, y, z = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
-        return 116 * y - 16, 500 * (x - y), 200 * (y - z)
-
-    for at in range(len(PALETTE)):
-        for other in range(at + len(SHAPES), len(PALETTE), len(SHAPES)):
-            assert math.dist(lab(PALETTE[at]), lab(PALETTE[other])) > 35, (PALETTE[at], PALETTE[other])
-
-
 @pytest.mark.parametrize("state", ["", "#q=lra-text%2Fquick"])
 def test_what_a_screen_reader_finds(page: object, file: Path, state: str) -> None:
     open_at(page, file, state)
@@ -309,77 +270,6 @@ def test_figures_use_the_width_and_the_page_never_scrolls_sideways(
         assert opened.evaluate(over) == []
     opened.close()
     assert troubles == []
-
-
-def test_figures_stand_before_notes_and_the_overview_before_its_figures_on_a_phone(browser: object, file: Path) -> None:
-    opened = browser.new_page(viewport={"width": 390, "height": 844})
-    open_at(opened, file, "#q=lra-text%2Fquick")
-    top = "document.querySelector('{}').getBoundingClientRect().top"
-    assert opened.evaluate(top.format("#figures")) < opened.evaluate(top.format("#noted"))
-    open_at(opened, file)
-    assert opened.evaluate(top.format("#groups")) < opened.evaluate(top.format("#overview-figures"))
-    # a task's cells stand below each other there and on a page at twice its size, and are a table all the same
-    assert opened.locator("#groups td").first.evaluate("one => getComputedStyle(one).display") == "block"
-    opened.set_viewport_size({"width": 720, "height": 450})
-    assert opened.locator("#groups td").first.evaluate("one => getComputedStyle(one).display") == "block"
-    assert opened.get_by_role("row", name="lra-text").get_by_role("cell").count() == 4
-    opened.close()
-
-
-def test_labels_of_an_axis_do_not_touch(tmp_path: Path, overview: Overview) -> None:
-    points = tuple({**point, "at": 65 if point["at"] == 64 else 128} for point in overview.by_length)
-    overview_figures(replace(overview, by_length=points))["over-lengths"].save(str(tmp_path / "lengths.svg"))
-    drawn_text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
-    shown = re.findall(r',15\)"[^>]* opacity="1">(\d+)<', drawn_text)
-    # 95, 100 and 105 would read as one number
-    assert shown[:8] == ["65", "70", "75", "80", "85", "90", "95", "105"]
-
-
-def test_a_line_leads_from_the_end_of_each_line_to_its_name(tmp_path: Path, overview: Overview) -> None:
-    points = tuple({**p, "name": p["variant"][:4] * (p["at"] == 128), "name_at": 20} for p in overview.by_length)
-    overview_figures(replace(overview, by_length=points))["over-lengths"].save(str(tmp_path / "lengths.svg"))
-    drawn_text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
-    slanted = re.findall(r'roledescription="rule mark"[^>]* x2="18" y2="-?[1-9]', drawn_text)
-    assert len(slanted) == sum(bool(point["name"]) for point in points)
-
-
-@pytest.mark.parametrize(("width", "wide"), [(390, True), (1440, False)])
-def test_the_first_table_says_where_it_has_more_columns(
-    browser: object, tmp_path: Path, reports: list[Report], overview: Overview, width: int, wide: bool
-) -> None:
-    step, cells = overview.answer.columns[1], (AbilityCell(text="1.23× slower"),) * 7
-    table = AbilityTable(columns=(step,) * 7, rows=(("softmax", cells), ("local[flange=16,query_block=16]", cells)))
-    page_file = tmp_path / "index.html"
-    page_file.write_text(html.render(reports, replace(overview, answer=table)), encoding="utf-8")
-    opened = browser.new_page(viewport={"width": width, "height": 844})
-    open_at(opened, page_file)
-    more = opened.get_by_text("Scroll the table for more columns.")
-    assert more.is_visible() is wide and opened.locator("#answer .scroll.wider").count() == wide
-    opened.evaluate("document.querySelector('#answer .scroll').scrollLeft = 10000")
-    opened.wait_for_selector("#answer .scroll.wider", state="detached")
-    # a long name leaves room for numbers
-    name = opened.locator("#answer-table tbody th").last
-    assert (name.bounding_box()["width"] < 170) is wide and name.text_content() == "local[flange=16,query_block=16]"
-    opened.close()
-
-
-def test_paper_shows_folded_notes_in_black_and_no_controls(browser: object, file: Path) -> None:
-    opened = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme="dark")
-    open_at(opened, file, "#q=lra-text%2Fquick")
-    assert opened.locator("#notes").is_hidden()
-    opened.emulate_media(media="print")
-    opened.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert opened.locator("#notes dd").first.is_visible()
-    for name in ("#theme", "#report", "#filter", "#figures details"):
-        assert opened.locator(name).first.is_hidden()
-    words = opened.locator("#figure-frontier .role-axis-title text").first
-    assert words.evaluate("one => getComputedStyle(one).fill") == "rgb(0, 0, 0)"
-    assert opened.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    # the table is not cut off
-    assert opened.evaluate("getComputedStyle(document.querySelector('.scroll')).overflowX") == "visible"
-    opened.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert opened.locator("#notes").is_hidden() and len(opened.pdf()) > 10_000
-    opened.close()
 
 
 def test_a_page_of_one_board_needs_no_overview(browser: object, reports: list[Report], tmp_path: Path) -> None:

@@ -4,11 +4,10 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
-from attnbench.bench.board.board import Board, Column, Note, Row, TableCell
+from attnbench.bench.board.board import Note
 from attnbench.bench.board.report import Report
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
@@ -84,41 +83,6 @@ def test_a_variant_has_one_colour_and_one_shape_in_all_figures_of_a_board(page: 
     assert len(set(frontier.values())) == 3 and curves["softmax"] == frontier["softmax"]
 
 
-@pytest.mark.parametrize("width", [390, 1440])
-def test_panels_of_heads_are_drawn_at_their_full_size(
-    browser: object, report: Report, tmp_path: Path, width: int
-) -> None:
-    names = ["local[flange=16,query_block=16]", *(f"v{at}" for at in range(9))]
-    heads = tuple({"variant": v, "quantity": "sparsity", "layer": "0", "head": 0, "value": 0.5} for v in names)
-    (tmp_path / "index.html").write_text(html.render([replace(report, heads=heads)]), encoding="utf-8")
-    opened = browser.new_page(viewport={"width": width, "height": 900})
-    open_at(opened, tmp_path / "index.html")
-    # a drawing that is wider than its frame shrinks, and its words with it
-    shrunk = "s => s.getBoundingClientRect().width / s.viewBox.baseVal.width"
-    assert opened.locator("#figure-sparsity svg.marks").evaluate(shrunk) > 0.95
-    opened.close()
-
-
-def test_figures_are_also_vector_pictures(lengths: Report, tmp_path: Path) -> None:
-    figures(lengths)["lengths"].save(str(tmp_path / "lengths.svg"))
-    drawn_text = (tmp_path / "lengths.svg").read_text(encoding="utf-8")
-    assert (
-        drawn_text.startswith("<svg")
-        and ">linear</text>" in drawn_text
-        and "http" not in drawn_text.replace("http://www.w3.org", "")
-    )
-
-
-def test_intervals_end_inside_the_panel(report: Report, tmp_path: Path) -> None:
-    # ends at round numbers, which an axis ends at too
-    points = tuple({**point, "quality_low": 40, "quality_high": 80} for point in report.pareto)
-    figures(replace(report, pareto=points))["frontier"].save(str(tmp_path / "frontier.svg"))
-    drawn_text = (tmp_path / "frontier.svg").read_text(encoding="utf-8")
-    rules = re.findall(r'translate\([^,]+,([\d.]+)\)" x2="0" y2="([-\d.]+)"[^>]*opacity="0.6"', drawn_text)
-    ends = [end for low, height in rules for end in (float(low), float(low) + float(height))]
-    assert len(ends) == 2 * len(points) and min(ends) >= 10 and max(ends) <= 310
-
-
 def test_nothing_in_the_file_points_outside(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     head, _, rest = text.partition("<body>")
@@ -191,11 +155,6 @@ def test_parts_stand_below_the_table_and_are_filtered_with_it(page: object) -> N
     assert page.locator("#parts h3").count() == 0
 
 
-def test_ties_are_set_apart(page: object) -> None:
-    cuts = [row.split("\t")[1] for row in page.locator("tbody tr.cut").all_inner_texts()]
-    assert cuts == ["local[window=64]", HOSTILE, "majority"]
-
-
 def test_dark_by_button_by_link_and_by_system(page: object, browser: object, file: Path) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(ground) == "rgb(255, 255, 255)"
@@ -239,32 +198,6 @@ def test_a_phone_scrolls_the_table_and_not_the_page(browser: object, file: Path)
     phone.close()
 
 
-def test_an_interval_stands_below_its_value_where_the_table_would_be_too_wide(browser: object, file: Path) -> None:
-    opened = browser.new_page(viewport={"width": 2400, "height": 844})
-    open_at(opened, file)
-    places = """() => { const cell = document.querySelector("#table .interval");
-        const [own, value] = [cell, cell.parentElement.firstChild].map(
-            (each) => { const range = document.createRange(); range.selectNodeContents(each);
-                        return range.getBoundingClientRect(); });
-        return own.top >= value.bottom - 3; }"""
-    text = "document.querySelector('#table .interval').parentElement.textContent"
-    whole = opened.evaluate(text)
-    assert opened.evaluate(places) is False and whole.endswith(")") and " (" in whole
-    opened.close()
-    phone = browser.new_page(viewport={"width": 390, "height": 844})
-    open_at(phone, file)
-    assert phone.evaluate(places) is True and phone.evaluate(text) == whole
-    phone.close()
-
-
-def test_an_opened_row_is_as_wide_as_a_phone_shows_of_its_table(browser: object, file: Path) -> None:
-    phone = browser.new_page(viewport={"width": 390, "height": 844})
-    open_at(phone, file, f"#row={quote(HOSTILE)}")
-    right = "name => document.querySelector(name).getBoundingClientRect().right"
-    assert phone.evaluate(right, ".detail pre") < phone.evaluate(right, "#board .scroll")
-    phone.close()
-
-
 def test_what_is_not_the_data_that_it_stands_for_is_said_above_the_table(page: object) -> None:
     assert page.inner_text("#origin") == "⚠ data: surrogate: other data of the same kind"
     top = "document.querySelector('{}').getBoundingClientRect().top"
@@ -294,22 +227,6 @@ def test_six_notes_are_shown_and_the_rest_in_a_section_that_opens_and_stays_in_t
     opened.reload()
     opened.wait_for_selector("#notes dd")
     assert opened.locator("#notes").is_visible() and troubles == []
-    opened.close()
-
-
-def test_columns_that_do_not_answer_the_question_are_shown_on_request(
-    browser: object, report: Report, tmp_path: Path
-) -> None:
-    columns = tuple(replace(column, shown=column.name != "sparsity") for column in report.board.columns)
-    path = tmp_path / "columns.html"
-    path.write_text(html.render([replace(report, board=replace(report.board, columns=columns))]), encoding="utf-8")
-    opened = browser.new_page()
-    open_at(opened, path)
-    heads = opened.locator("#table thead th")
-    assert not any("zeros" in text for text in heads.all_inner_texts())
-    opened.click("#more-columns")
-    assert any("zeros" in text for text in heads.all_inner_texts()) and "columns=all" in opened.url
-    assert opened.inner_text("#more-columns") == "Fewer columns"
     opened.close()
 
 
@@ -349,23 +266,6 @@ def test_rows_that_are_ticked_are_laid_on_one_another_in_the_figures(page: objec
         page.get_by_label(f"Show {name} in the figures").uncheck()
     page.wait_for_function("document.querySelectorAll('#figure-frontier .role-legend-label text').length === 3")
     assert page.locator("#figure-curves").is_visible() and "only=" not in page.url
-
-
-def test_a_ratio_of_a_part_has_the_colour_of_its_size(browser: object, report: Report, tmp_path: Path) -> None:
-    column = Column(name="at_0", title="256", unit="× reference", better="lower")
-    cells = [TableCell(text=text, value=value, note="in full") for text, value in (("0.25", 0.25), ("≈0.90", 0.9))]
-    cells += [TableCell(text="30", value=30.0, note="in full"), TableCell(text="2 ms", value=1.0)]
-    rows = tuple(Row(name=f"v{at}", entries=(cell,)) for at, cell in enumerate(cells))
-    part = Board(name="map", title="map", question="", columns=(column,), ranked=(), unranked=rows)
-    path = tmp_path / "map.html"
-    path.write_text(html.render([replace(report, board=replace(report.board, parts=(part,)))]), encoding="utf-8")
-    opened = browser.new_page()
-    open_at(opened, path)
-    styles = opened.locator("#parts td:nth-child(3)").evaluate_all("all => all.map(one => one.style.background)")
-    assert "--faster" in styles[0] and "50%" in styles[0] and "--slower" in styles[2] and "100%" in styles[2]
-    assert styles[1] == styles[3] == ""
-    assert opened.locator("#parts td:nth-child(3)").first.get_attribute("title") == "in full"
-    opened.close()
 
 
 def test_no_records_make_a_page_that_says_so(browser: object, tmp_path: Path) -> None:
@@ -412,28 +312,6 @@ def test_maps_are_chosen_by_layer_and_head(browser: object, report: Report, tmp_
     opened.click("#theme")
     assert opened.evaluate(pixel) == [122, 183, 255, 255]
     assert opened.evaluate("document.documentElement.scrollWidth") <= 390 and troubles == []
-    opened.close()
-
-
-def test_maps_are_chosen_by_keyboard(browser: object, report: Report, tmp_path: Path) -> None:
-    path = tmp_path / "maps.html"
-    path.write_text(html.render([replace(report, maps=({"variant": "rela", **FOUR_MAPS},))]), encoding="utf-8")
-    opened = browser.new_page(viewport={"width": 1280, "height": 900})
-    troubles = watch(opened)
-    open_at(opened, path)
-    shown = opened.locator("#attention-maps small")
-    for chosen, press, words in (
-        ("layer", "ArrowDown", ["layer 0, head 0", "layer 0, head 1"]),
-        ("head", "End", ["layer 0, head 1"]),
-        ("head", "Home", ["layer 0, head 0", "layer 0, head 1"]),
-    ):
-        if opened.evaluate("document.activeElement.id") != chosen:
-            reach(opened, chosen)
-        opened.keyboard.press(press)
-        assert [text.partition(":")[0] for text in shown.all_inner_texts()] == words
-        # choosing draws anew, and the keyboard stays where it was
-        assert opened.evaluate("document.activeElement.id") == chosen
-    assert opened.evaluate("document.getElementById('head').labels[0].textContent").strip() != "" and troubles == []
     opened.close()
 
 

@@ -19,8 +19,6 @@ from attnbench.bench.store.table import table_of
 from attnbench.bench.wings.kernel_boards.boards import board_for_kernels
 from attnbench.bench.wings.kernel_boards.calibration import figures
 from attnbench.bench.wings.kernel_boards.shapes import kernel_shapes
-from attnbench.dashboards import html, markdown, terminal
-from attnbench.dashboards.view import View
 
 H100 = "NVIDIA H100 80GB HBM3"
 FLASH, CUDNN = "softmax[impl=flash]", "softmax[impl=cudnn]"
@@ -222,19 +220,6 @@ def test_such_shapes_have_this_board_alone_and_others_keep_theirs(bench, tmp_pat
     assert len(scored(with_, kept, board_keys(with_), None, mode="step")) == 1
     reports = reports_for_sweeps(with_, [], board_keys(with_))
     assert [report.name for report in reports] == ["kernels/gpu-1/quick"] and len(reports[0].records) == 12
-
-
-def test_every_display_shows_all_tables(bench) -> None:
-    table = table_of(kernels(bench, lengths=(4096, 16384)).records)
-    reports = reports_for_sweeps(table, [], board_keys(table))
-    boards = [report.board for report in reports]
-    view = View(all_notes=True, columns="all")
-    shown = (terminal.render(boards, view=view), markdown.render(boards, view=view), html.render(reports))
-    for text in shown:
-        # a terminal breaks lines inside of cells, and a page escapes what is no ASCII
-        told = " ".join(text.replace("\\u00d7", "×").replace("\\u2192", "→").replace("\\", "").split())
-        for words in ("4 × 4,096 tokens", "best dense", "324 [1]", "1755"):
-            assert words in told, words
 
 
 def test_published_rates_say_their_grade_and_source() -> None:

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,6 @@ from attnbench.bench.wings.published.boards import (
     published_board,
     with_published,
 )
-from attnbench.dashboards import csv_json, latex, markdown, terminal
 
 ACCURACIES = [table for table in published()[0] if table.quantity == "accuracy"]
 
@@ -171,15 +169,6 @@ def test_a_suite_gets_every_table_in_full() -> None:
     assert [entry.text for entry in lra.unranked[0].entries] == [
         "36.37", "64.27", "57.46", "42.44", "71.40", "FAIL", "54.39", "53.66",
     ]  # fmt: skip
-
-
-def test_every_dashboard_of_text_shows_them() -> None:
-    boards = with_published([ours("lra-text")], None)
-    assert "65.02" in terminal.render(boards, 160)
-    assert "65.02" in markdown.render(boards)
-    assert "64.27" in latex.to_latex(boards) and "64.27" in csv_json.to_csv(boards)
-    [_, shown] = json.loads(csv_json.to_json(boards))["boards"]
-    assert shown["ranked"] == [] and {row["name"] for row in shown["unranked"]} >= {"softmax", "skyformer"}
 
 
 def test_the_option_is_on_the_command() -> None:

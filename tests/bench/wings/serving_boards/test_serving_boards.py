@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from attnbench.bench.board.build_report import reports_for_sweeps
 from attnbench.bench.board.select import scored
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.score.key import board_keys
@@ -12,8 +11,6 @@ from attnbench.bench.store.artifacts import StoredPredictions
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
 from attnbench.bench.wings.serving_boards.boards import board_for_serving, serving_sweeps
-from attnbench.dashboards import markdown, terminal
-from attnbench.dashboards.view import View
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
 POINTS = [(batch, length) for batch in (1, 8) for length in (256, 1024)]
@@ -111,15 +108,3 @@ def test_a_machine_that_changed_is_told_by_point(bench) -> None:
     (found,) = boards(serving(bench, "decode", {"linear": 0.5}, drift=0.3))
     (note, *_) = [each.text for each in found.notes if each.topic == "machine speed"]
     assert note.startswith("at point 1 × 256, 1 × 1,024, 8 × 256") and "+30 %" in note
-
-
-def test_text_and_markdown_show_both_tables(bench) -> None:
-    found = boards(serving(bench, "decode", {"linear": 0.5, "nystrom": None}))
-    for text in (terminal.render(found, view=View(all_notes=True)), markdown.render(found)):
-        assert "8 × 1,024" in text and "state of one sequence" in text and "it cannot decode" in text
-
-
-def test_a_page_chooses_by_the_name_of_the_board(bench) -> None:
-    table = table_of(serving(bench, "forward", {"linear": 0.5}).records)
-    (report,) = reports_for_sweeps(table, [], board_keys(table))
-    assert report.name == report.board.name and report.name.endswith("/prefill by batch")
