@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 BLACK = "#000000"
-"""Of softmax. A page on a dark ground draws it in the colour of its text."""
+"""The colour of softmax. A page on a dark ground draws it in the colour of its text."""
 
 PALETTE = [
     "#0072b2", "#d55e00", "#009e73", "#c4569f", "#a67c00", "#7f7f7f", "#7b5fd3", "#8f6248", "#d0455b", "#5f8f1e",

@@ -26,9 +26,9 @@ PADDED = alt.Scale(zero=False, padding=10)
 TEXT_GAP = 6
 """Pixels between the labels of an axis; without any, 1,500 and 1,600 read as one number."""
 GREY = "#808080"
-"""Of lines that are not data: as far from the light ground as from the dark one."""
+"""The colour of lines that are not data: as far from the light ground as from the dark one."""
 DARK_UP_TO = 0.43
-"""Up to this share of viridis' range white text has the higher contrast, from there on black; both have 4.5."""
+"""The share of viridis' range up to which white text has the higher contrast, and then black; both have 4.5."""
 
 LONGEST_NAME = 60
 
@@ -219,7 +219,7 @@ def filled() -> alt.Fill:
 
 
 def over_seeds() -> list[alt.Tooltip]:
-    """What a pointer on a point of a mean over seeds shows."""
+    """The words that a pointer on a point of a mean over seeds shows."""
     words = {"value": "mean", "low": "lowest seed", "high": "highest seed"}
     return [alt.Tooltip(f"{name}:Q", title=title, format=".3g") for name, title in words.items()]
 
@@ -351,7 +351,7 @@ def suite(quality: str) -> Chart:
 
 
 def _is_dark(top: float) -> str:
-    """Whether a square of viridis is dark, as Vega's expression; `top`: of a scale from 0, or 0 for low to high."""
+    """True if a square of viridis is dark, as Vega's expression; `top`: of a scale from 0, or 0 for low to high."""
     return (
         f"datum.value < {DARK_UP_TO * top:g}"
         if top
@@ -403,7 +403,7 @@ def heads(quantity: str) -> Chart:
 
 
 def alphas() -> Chart:
-    """How many heads learned which alpha, over all seeds, by variant."""
+    """The heads that learned each alpha, over all seeds, by variant."""
     return (
         alt.Chart(alt.NamedData("alphas"))
         .mark_bar()

@@ -31,7 +31,7 @@ SENTENCE = 24
 """The room that a column of sentences needs; where there is no more, its cells take several lines."""
 
 NAMED = 4
-"""So many of the names that share a reason are listed, where not all notes are asked for."""
+"""The most names that share a reason and are listed, where not all notes are asked for."""
 
 VERDICT = "verdict"
 """The column of conclusions, in colour."""
@@ -39,7 +39,7 @@ VERDICT = "verdict"
 LONGEST_REASON = 300
 
 _STEPS: tuple[tuple[Form, bool], ...] = (("full", False), ("brief", False), ("brief", True), ("bare", True))
-"""How much of the cells is shown, and whether headings are short, from the widest board to the narrowest."""
+"""The form of cells, and whether headings are short, from the widest board to the narrowest."""
 
 _STYLES = {"better": "green", "worse": "red"}
 

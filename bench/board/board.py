@@ -16,13 +16,13 @@ Kind = Literal["ranked", "unranked", "baseline"]
 NoteKind = Literal["warning", "fact", "method"]
 
 Form = Literal["full", "brief", "bare"]
-"""How much of a cell is shown: all, a short interval, or the value alone."""
+"""The amount of a cell that is shown: all, a short interval, or the value alone."""
 
 MOST_NOTES = 6
-"""So many notes a display shows below a board, whatever its form; the rest stand behind an option or a fold."""
+"""The most notes that a display shows below a board; the rest stand behind an option or a fold."""
 
 MOST_COLUMNS = 8
-"""So many columns a display shows of a board; the rest stand behind an option or a fold."""
+"""The most columns that a display shows of a board; the rest stand behind an option or a fold."""
 
 NO_RIVAL = "no other variant to be ranked against"
 
@@ -56,7 +56,7 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """Its title with the arrow."""
+        """The title with the arrow."""
         return self.title + self.arrow
 
 
@@ -77,7 +77,7 @@ class TableCell:
     note: str = ""
 
     def shown(self, form: Form = "full") -> str:
-        """Its text in that form, with its mark."""
+        """The text in that form, with its mark."""
         mark = f" {self.note}" if len(self.note) == 1 else ""
         brief = "" if form == "full" else self.brief
         return ((form == "bare" and self.bare) or brief or self.text) + mark
@@ -100,7 +100,7 @@ class Row:
 
     @property
     def place(self) -> str:
-        """Its rank as text, `2` or `2–4`; empty where unranked."""
+        """The rank as text, `2` or `2–4`; empty where unranked."""
         if self.first is None:
             return ""
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"

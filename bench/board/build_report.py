@@ -158,7 +158,7 @@ def _points(board: Board, metric: Metric) -> Iterator[FigureRow]:
 
 
 def _apart(points: Sequence[FigureRow]) -> set[str]:
-    """Those on the frontier whose names, right of them, lie over no point and no name of a better one."""
+    """The points on the frontier whose names, right of them, lie over no point and no name of a better one."""
     if not points:
         return set()
     wide = max(math.log(point["cost_high"]) for point in points) - min(math.log(point["cost_low"]) for point in points)
@@ -197,7 +197,7 @@ def _layer_words(found: HeadMeasurement) -> str:
 
 
 def _curves(scores: Mapping[str, SeedScores], read: Curves, metric: Metric) -> Iterator[FigureRow]:
-    """Of the seeds that learned, as all numbers of a board, or of all where none did."""
+    """The mean curves of the seeds that learned, as all numbers of a board, or of all seeds where none did."""
     wanted: list[tuple[Literal["quality", "loss"], str, float]] = [
         ("quality", f"validation_{metric.name}", metric.points), ("loss", "validation_loss", 1.0),
     ]  # fmt: skip
@@ -318,7 +318,7 @@ def _numbers(table: ResultTable, at: int) -> list[str]:
 
 
 def _with_unit(metric: Metric) -> str:
-    """Its title and unit; a title such as bits/character says its unit itself."""
+    """The title and unit of a metric; a title such as bits/character says its unit itself."""
     title, unit = metric.title, metric.display_unit
     return title if title.startswith(unit) else f"{title}, {unit}"
 
@@ -359,7 +359,7 @@ SIDE = 64
 
 
 def sound(maps: npt.NDArray[Any]) -> bool:
-    """Whether these are weights of that shape: half floats, none negative or infinite, no side above 64."""
+    """True if these are weights of that shape: half floats, none negative or infinite, no side above 64."""
     if maps.ndim != 5 or maps.dtype != np.float16 or 0 in maps.shape or max(maps.shape[3:]) > SIDE:
         return False
     return bool(np.isfinite(maps).all() and (maps >= 0).all())

@@ -96,7 +96,7 @@ def ratio_cell(cost: Estimate, note: str = "") -> TableCell:
 
 
 def share_cell(found: Share) -> TableCell:
-    """How many trainings learned, with the exact interval of their share.
+    """The number of trainings that learned, with the exact interval of their share.
 
     >>> share_cell(Share(3, 6)).text
     '3 of 6 (12–88 %)'

@@ -144,7 +144,7 @@ def _known(asked: str, names: list[str], board_key: BoardKey) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Quality:
-    """What is known of the difference in quality; only `sentences` where nothing is."""
+    """The known difference in quality; only `sentences` where nothing is known."""
 
     sentences: tuple[str, ...]
     points: Interval | None = None

@@ -52,7 +52,7 @@ class Crossover:
 
 
 def crossover(costs: Mapping[int, Estimate | None], floor: float = 0.0) -> Crossover:
-    """Where cost falls below the reference's for good; a failure (None) beats nothing.
+    """Find the length from which the cost stays below the reference's; a failure (None) beats nothing.
 
     >>> from attnbench.bench.stats.intervals import NoiseSource
     >>> slower, faster = Estimate(0.5, (NoiseSource(0.01),)), Estimate(-0.5, (NoiseSource(0.01),))
@@ -170,7 +170,7 @@ def board_for_lengths(table: ResultTable, sweep: LengthSweep, mode: Mode = "step
 
 
 def headline_of_costs(order: list[RankInterval], timings: Timings) -> str:
-    """Who is faster than the reference on the mean over all points, corrected for all pairs of the ranks."""
+    """The variants that are faster than the reference on the mean over all points, corrected for all pairs of ranks."""
     names, pairs = [ranks.name for ranks in order], len(order) * (len(order) - 1) // 2
     if REFERENCE not in names:
         return ""

@@ -20,7 +20,7 @@ from ..stats.scoring import CAP, Verdict
 from .board import Note, NoteKind, Row
 
 NAMED = 4
-"""So many names a sentence lists; of more, it gives the number of the rest."""
+"""The most names that a sentence lists; of more, it gives the number of the rest."""
 
 
 class Topic(NamedTuple):
@@ -143,7 +143,7 @@ def quality_headline(
     behind: Mapping[str, str] = MappingProxyType({}),
     missed: str = "",
 ) -> str:
-    """Who is better and worse than the reference, and of whom that cannot be told; empty for no verdicts.
+    """The variants that are better and worse than the reference, or undecided; empty for no verdicts.
 
     `within`: the margin in words. `average`: whether the verdicts are on a mean over tasks. `behind`: who is worse, be
     it by more than the margin or not, and by how much. `missed`: which gaps this board would miss, in words.
@@ -187,7 +187,7 @@ def describe_gaps(undecided: Iterable[Contrast], metric: Metric) -> str:
 
 
 def describe_losses(contrasts: Mapping[str, Contrast], metric: Metric) -> dict[str, str]:
-    """By how much each variant that is worse than the reference is worse, or that more of its trainings fail."""
+    """The loss of each variant that is worse than the reference, in words, or that more of its trainings fail."""
     return {
         name: f"by {metric.value(-gap.interval.high)} to {metric.value(-gap.interval.low)} {metric.of_difference}"
         if gap.interval.high < 0
@@ -198,7 +198,7 @@ def describe_losses(contrasts: Mapping[str, Contrast], metric: Metric) -> dict[s
 
 
 def where_better(by_task: Mapping[str, Sequence[str]]) -> str:
-    """Who is better than the reference on which tasks of a suite.
+    """The variants that are better than the reference on each task of a suite.
 
     >>> where_better({"copy": ["rela", "entmax15"], "max": []})
     'Better than softmax on copy: rela, entmax15. On max no variant is better.'
@@ -211,7 +211,7 @@ def where_better(by_task: Mapping[str, Sequence[str]]) -> str:
 
 
 def cost_headline(faster: Mapping[str, bool | None], fastest: str = "") -> str:
-    """Who is faster and slower than the reference; None: that cannot be told. `fastest`: first in rank, in words.
+    """The variants that are faster and slower than the reference; None: undecided. `fastest`: first in rank, in words.
 
     >>> cost_headline({"linear": True, "rela": None, "topk": False}, "linear, 2.00× faster")
     'Fastest: linear, 2.00× faster. Slower than softmax: topk. Undecided: rela.'

@@ -32,7 +32,7 @@ from .report import (
 )
 
 MOST_VARIANTS = 12
-"""So many variants a picture of points shows; with more they cannot be told apart."""
+"""The most variants in a picture of points; more cannot be told apart."""
 
 MOST_LINES = 6
 
@@ -119,7 +119,7 @@ def overview_of(reports: Sequence[Report]) -> Overview:
 
 
 def _order(report: Report) -> tuple[bool, float]:
-    """The average of a suite before its tasks, then what tells more variants apart."""
+    """Sort key: suite averages first, then boards that separate more variants."""
     return report.board.ranked_by != "average", -told(report.board)
 
 
@@ -167,7 +167,7 @@ def _summary(report: Report, newest_day: str) -> BoardSummary:
 
 
 def _data_words(board: Board) -> str:
-    """For data that a board warns of, such as `data: surrogate`; else empty."""
+    """The words for data that a board warns of, such as `data: surrogate`; else empty."""
     warned = next((note.text for note in board.notes if note.topic == "data" and note.warning), "")
     if not warned:
         return ""
@@ -239,7 +239,7 @@ def _by_length(reports: Sequence[Report]) -> tuple[str, FigureRows, str]:
 
 
 def _beside(ends: dict[str, float], quality: str) -> dict[str, float]:
-    """Where the name of each line stands: beside its end, and so far from the next that both can be read."""
+    """The height of each line's name: beside its end, and so far from the next that both can be read."""
     low, high = (
         (0.0, 100.0) if quality.endswith("%") else (min(ends.values(), default=0), max(ends.values(), default=1))
     )
@@ -305,7 +305,7 @@ def told(board: Board) -> float:
 
 
 def ability_table(reports: Sequence[Report]) -> AbilityTable | None:
-    """What each variant reaches on each task, and its cost at the longest length swept.
+    """The score of each variant on each task, and its cost at the longest length swept.
 
     `reports`: in order of what they tell. Other parameters are another variant, with a row of its own. None where no
     task compares with softmax.

@@ -32,7 +32,7 @@ _ORIGINS = {
 
 
 def learning_notes(context: BoardContext) -> Iterator[Note]:
-    """Which variants did not learn the task at every seed, and what attention adds to it."""
+    """The variants that did not learn the task at every seed, and the gain from attention."""
     scored = {name: one for name, one in context.scores.items() if one.seeds and not all(one.learned)}
     if scored:
         learned = [f"{name} {sum(scored[name].learned)} of {len(scored[name].seeds)}" for name in sorted(scored)]
@@ -52,7 +52,7 @@ def learning_notes(context: BoardContext) -> Iterator[Note]:
 
 
 def reduced_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
-    """Which tasks are a part of the published ones, by the notes of their data."""
+    """The tasks that are a part of the published ones, by the notes of their data."""
     cut = [(run, each) for run in runs for each in run.notes if " instead of " in each or " slice of " in each]
     found = dict.fromkeys(f"{run.task} at length {run.setting.get('length', 0):,}, {each}" for run, each in cut)
     if parts := [part for part in found if ", validation: " not in part]:
@@ -87,7 +87,7 @@ def data_notes(context: BoardContext) -> Iterator[Note]:
 
 
 def interval_notes(context: BoardContext) -> Iterator[Note]:
-    """What the scores and their intervals are over."""
+    """The seeds and examples that scores and their intervals are over."""
     scored, metric = [one for one in context.scores.values() if one.seeds], context.metric
     if not scored:
         return
@@ -120,7 +120,7 @@ def seed_notes(scores: Mapping[str, SeedScores]) -> Iterator[Note]:
 
 
 def describe_correction(contrasts: Contrasts, names: Iterable[str]) -> str:
-    """For which pairs the comparisons of these variants are corrected: the one statement that every display quotes.
+    """The pairs that the comparisons of these variants are corrected for: the statement that every display quotes.
 
     >>> describe_correction(Contrasts({}, ["softmax", "rela", "linear"]), ["rela", "mine"])
     'comparisons with softmax are corrected for 2, ranks for 3 pairs of 3 declared variants; those of mine for 5 and 15'
@@ -141,7 +141,7 @@ def describe_correction(contrasts: Contrasts, names: Iterable[str]) -> str:
 def comparison_notes(
     contrasts: Contrasts, ranked: Collection[str], gaps: Sequence[Contrast], metric: Metric, *, average: bool = False
 ) -> Iterator[Note]:
-    """How often these comparisons err, the smallest differences that they find, and how they are corrected.
+    """The error rate of these comparisons, the smallest differences that they find, and their correction.
 
     `ranked`: names of the ranked variants; `gaps`: their differences from the reference. `average`: whether these are
     means over tasks.
@@ -183,7 +183,7 @@ def comparison_notes(
 def baseline_notes(
     levels: Iterable[tuple[ResultRow, Interval | None]], scores: Mapping[str, SeedScores], metric: Metric
 ) -> Iterator[Note]:
-    """Which trained variants are no better than the best trivial predictor. A fact, and no bar to be shown."""
+    """The trained variants that are no better than the best trivial predictor. A fact, and no bar to be shown."""
     best, level, reached = _best_rule(levels, scores, metric)
     beaten = sorted(name for name, value in reached.items() if value <= level)
     if best and beaten:

@@ -30,7 +30,7 @@ class Change:
     reason: str = ""
 
     def is_slower(self, limit: float) -> bool:
-        """Whether it is slower by more than the share `limit`, and shown to be slower at all; or no longer runs."""
+        """True if it is slower by more than the share `limit`, and shown to be slower at all; or no longer runs."""
         return self.times is None or (self.times.value > 1 + limit and self.times.low > 1)
 
     @property

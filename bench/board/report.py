@@ -178,7 +178,7 @@ class AbilityTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What a page opens with: who is good at what, all boards with who leads each, and two pictures of all tasks.
+    """The opening of a page: who is good at what, all boards with who leads each, and two pictures of all tasks.
 
     `lead`: what there is, in one or two sentences. `answer`: None where no board tells anything. `quality`: the metric
     of `by_length`, with its unit. `left_out`: what either picture leaves out, in words; empty for nothing.

@@ -36,7 +36,7 @@ FACTOR = 16
 """The change of a score is shown from the training length to this many times it."""
 
 BY_AXIS, RIGHT_KEY = "by", "right-key"
-"""How the names of these boards end: `/by/pairs`, `/right-key/length`."""
+"""The ends of the names of these boards: `/by/pairs`, `/right-key/length`."""
 
 _TITLES = {
     LENGTH: "length",
@@ -48,7 +48,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingResults:
-    """What the Records of a board say by setting. `scores`, `weights`: of each variant and baseline, one a seed.
+    """The results of a board by setting. `scores`, `weights`: of each variant and baseline, one a seed.
 
     `series`: of the scores, the length first; `along_length` of the weights. `shortest`, `trained`: lengths of training
     sequences; None where the preset names none.
@@ -114,7 +114,7 @@ class SettingResults:
         return {at: math.fsum(values) / len(values) for at, values in found.items() if values}
 
     def longest(self, variant: str) -> TableCell:
-        """Up to which length the mean score is `HIGH`, in a cell; + where no longer one was tested."""
+        """The length up to which the mean score is `HIGH`, in a cell; + where no longer one was tested."""
         means = self.means(variant)
         if not means:
             return EMPTY
@@ -180,7 +180,7 @@ def setting_boards(board_key: BoardKey, found: SettingResults, names: Sequence[s
 
 
 def setting_notes(found: SettingResults) -> Iterator[Note]:
-    """How the tables by setting are made."""
+    """The way in which the tables by setting are made."""
     score = found.metric.title
     if any(one.axis == POSITION for one in found.series):
         of_windows = "windows of the test that overlap only at the end of a text, longer than those of training"

@@ -61,7 +61,7 @@ def entropy(weights: Floats, alpha: float) -> Floats:
 
 
 def place(weights: Floats) -> tuple[Floats, Floats]:
-    """Where weights (rows, 3) that sum to one lie in the triangle with corners (0, 0), (1, 0) and (1/2, √3/2)."""
+    """The places of weights (rows, 3) that sum to one, in the triangle with corners (0, 0), (1, 0) and (1/2, √3/2)."""
     return weights[:, 1] + weights[:, 2] / 2, weights[:, 2] * math.sqrt(3) / 2
 
 

@@ -98,7 +98,7 @@ def board_for_suite(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteContext:
-    """What the rows of a suite's board share.
+    """The facts that the rows of a suite's board share.
 
     `tasks`: those of the suite; `unlearned`: those that the reference did not learn, and which no average has.
     `competing`: who may be ranked; the model without attention competes where the suite names it. `missing`: by variant
@@ -258,7 +258,7 @@ def _coverage(context: SuiteContext, name: str) -> TableCell:
 
 
 def _answer(context: SuiteContext, gaps: Mapping[str, Contrast]) -> str:
-    """Who is better on which task, and who on average."""
+    """The variants that are better on each task, and on average."""
     metric = context.metric
     verdicts = {name: found.verdict(metric.margin / metric.points) for name, found in gaps.items()}
     missed = describe_gaps([found for name, found in gaps.items() if verdicts[name] == "undecided"], metric)
@@ -281,7 +281,7 @@ def _advice(unranked: Sequence[Row], suite: str, preset: str, tasks: int) -> str
 
 
 def _ahead(contrasts: Contrasts, names: Sequence[str], metric: Metric) -> list[str]:
-    """Who is better than the reference on one task."""
+    """The variants that are better than the reference on one task."""
     gaps = {name: contrasts.to_reference(name) for name in names}
     return [name for name, gap in gaps.items() if gap and gap.verdict(metric.margin / metric.points) == "better"]
 
@@ -404,7 +404,7 @@ def _completeness(table: ResultTable, board_keys: Sequence[BoardKey]) -> int:
 
 
 def _codes(table: ResultTable, board_keys: Sequence[BoardKey]) -> tuple[dict[str, str], dict[str, str]]:
-    """By variant, the code to average where its code differs between tasks; and why there is none for the others."""
+    """The code of each variant to average where it differs between tasks; and why others have none."""
     current: dict[str, dict[str, str]] = {}
     tried: dict[tuple[str, str], dict[str, list[ResultRow]]] = {}
     versions = {row.version for key in board_keys for row in key.runs(table, "train")}

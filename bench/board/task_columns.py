@@ -54,7 +54,7 @@ OF_TRAININGS = ("seconds_to_high", "data_share", "host_time", "decoded_rate")
 """Columns of how fast trainings ran. A board whose trainings ran on several machines has none of them."""
 
 SHOWN_SHARE = 0.01
-"""Of the training time: from here on a board shows how long trainings waited for data."""
+"""The share of the training time from which on a board shows how long trainings waited for data."""
 
 
 def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:

@@ -23,7 +23,7 @@ from .setting_tables import HIGH, SettingResults
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardContext:
-    """What the rows of a task's board share. `runs`: its current Records. `setting`: the preset in full.
+    """The facts that the rows of a task's board share. `runs`: its current Records. `setting`: the preset in full.
 
     `contrasts`: the differences of `scores`. `bars`: what a training must be above.
     `without_attention`: scores of the model without attention, which are a baseline and not among `scores`, unless they
@@ -54,7 +54,7 @@ class BoardContext:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether the preset is for results, and not only to show that the code runs."""
+        """True if the preset is for results, and not only to show that the code runs."""
         return bool(self.setting.get("ranked", True))
 
     @property
@@ -134,7 +134,7 @@ def finished_runs(table: ResultTable, board_key: BoardKey) -> dict[str, list[Res
 
 
 def _reached(scores: Mapping[str, SeedScores], read: Curves) -> dict[str, list[Reached | None]]:
-    """By variant, of each seed that counts and whose curve is at hand."""
+    """The first validation at `HIGH` by variant, for each seed that counts and whose curve is at hand."""
     found: dict[str, list[Reached | None]] = {}
     for name, own in scores.items():
         curves = [curve for each in own.curves if each and (curve := read(each))]
@@ -143,7 +143,7 @@ def _reached(scores: Mapping[str, SeedScores], read: Curves) -> dict[str, list[R
 
 
 def implementations(runs: Iterable[ResultRow]) -> dict[str, str]:
-    """Which code of each variant was timed, and which trained where that is another; the newest Record of each."""
+    """The code of each variant that was timed, and the one that trained if another; by the newest Record of each."""
     named = newest((run for run in runs if run.implementation), "variant", "lane")
     by_lane = {(run.variant, run.lane): run.implementation for run in named}
     found = {}

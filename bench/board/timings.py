@@ -75,7 +75,7 @@ class Timings:
         return {point: measured.value for point, measured in found.items() if measured is not None}
 
     def implementation(self, name: str) -> str:
-        """As `ran_as` says it of the last point; empty where the variant ran nowhere."""
+        """The code that ran at the last point, as `ran_as` says it; empty where the variant ran nowhere."""
         measured = self.measured(name)
         code = self.table.records[measured[max(measured)].row].implementation if measured else ""
         return ran_as(code, self.number(name, "declared_density"))
@@ -130,7 +130,7 @@ HOST_BOUND = 0.5
 
 
 def task_timing_notes(context: BoardContext) -> Iterator[Note]:
-    """How the speeds of a task's board were measured, and whether they can be trusted."""
+    """The way in which the speeds of a task's board were measured, and whether they can be trusted."""
     if len(context.trained_on) > 1:
         yield note("machines", machines=some(context.trained_on))
     yield from code_notes(context.runs)
@@ -153,7 +153,7 @@ def task_timing_notes(context: BoardContext) -> Iterator[Note]:
 
 
 def timing_notes(timings: Timings, runs: Sequence[ResultRow], machine: str, point: str) -> Iterator[Note]:
-    """How the times of a board over lengths, or over other points, were taken and ranked, and what disturbed them.
+    """The way in which the times of a board over lengths or other points were taken, and what disturbed them.
 
     `point`: what the board is over, such as length.
     """
@@ -173,7 +173,7 @@ def timing_notes(timings: Timings, runs: Sequence[ResultRow], machine: str, poin
 
 
 def code_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
-    """Which code of each variant ran, where it is not the same for all."""
+    """The code of each variant that ran, if it is not the same for all."""
     by_code: dict[str, list[str]] = {}
     for name, code in implementations(runs).items():
         by_code.setdefault(code, []).append(name)
@@ -220,7 +220,7 @@ def span_of(counts: Sequence[int]) -> str:
 
 
 def unit_of(rounds: Sequence[int]) -> str:
-    """What the intervals of times are over, for these numbers of rounds, ascending.
+    """The unit that the intervals of times are over, for these numbers of rounds, ascending.
 
     >>> unit_of([3, 5]), unit_of([20, 30]), unit_of([19, 30])
     ('rounds', 'rounds in 10 batches', 'rounds, in 10 batches from 20 on')
@@ -270,7 +270,7 @@ def _load(loads: Mapping[Any, Measurement], point: str) -> Iterator[Note]:
 
 
 def _drift(probes: Mapping[Any, Measurement], point: str) -> Iterator[Note]:
-    """Whether the machine kept its speed: the drift probe is a fixed piece of work, run before and after a block."""
+    """Warn if the machine changed its speed: the drift probe is a fixed piece of work, run before and after a block."""
     work = "a fixed piece of work"
     drifts = {at: measured.where.get("drift", 0.0) for at, measured in probes.items()}
     moved = {at: float(drift) for at, drift in drifts.items() if isinstance(drift, int | float) and abs(drift) > DRIFT}

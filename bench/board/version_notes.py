@@ -19,7 +19,7 @@ from .quality_notes import objective_of
 
 
 def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterable[tuple[str, str]]) -> Iterator[Note]:
-    """How many of `runs` come from another version than the present one, and which harness made them.
+    """The number of `runs` of another version than the present one, and the harness that made them.
 
     Then how many Records do not count, by reason; `boards`: their tasks and presets.
     """
@@ -43,7 +43,7 @@ def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterabl
 
 
 def describe_stale(runs: Sequence[ResultRow]) -> str:
-    """How many of `runs` come from another version than the present one, in brief; empty where none does."""
+    """The number of `runs` of another version than the present one, in brief; empty where none is."""
     count = sum(_older_versions(runs)[0].values())
     if not count:
         return ""
@@ -51,7 +51,7 @@ def describe_stale(runs: Sequence[ResultRow]) -> str:
 
 
 def left_behind_notes(table: ResultTable, board_keys: Sequence[BoardKey], names: Collection[str]) -> Iterator[Note]:
-    """How many variants are no rows, since only Records of another version or an older preset are there.
+    """The variants that are no rows, since only Records of another version or an older preset are there.
 
     `names`: the variants that are rows. The command measures those anew that are older than the rows.
     """
@@ -97,7 +97,7 @@ def repetition_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iter
 
 
 def dispute_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Note]:
-    """How many cells somebody has measured again with a result that is too far off, and one of them."""
+    """The number of cells that somebody has measured again with a result too far off, and one of them."""
     disputed = []
     for board_key in board_keys:
         counted_rows = {row.key: row for row in board_key.runs(table, "train")}
@@ -134,8 +134,8 @@ def command(names: Sequence[str], board_key: BoardKey) -> str:
     return shlex.join([*words, "--seeds", str(LEAST_SEEDS), *selection])
 
 
-def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, int]]:
-    """How many of `runs` each other version made; and the present versions of their lanes and objectives, by name."""
+def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, int | None]]:
+    """The number of `runs` by each other version; and the present versions of their lanes and objectives, by name."""
     older: Counter[str] = Counter()
     present: dict[str, int] = {}
     for run in runs:

@@ -49,7 +49,7 @@ NoiseOf = Callable[[int], tuple[NoiseSource, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """How much better `one` is than `other`, in the unit of the metric and whichever way it points.
+    """The advantage of `one` over `other`, in the unit of the metric and whichever way it points.
 
     `seeds`: those that both have and at which both learned. `advantage`: of the means over these; `of_all`: of the
     means over all seeds that both have. `shares`: of these seeds, how many of each learned. `possible`: the least and
@@ -108,12 +108,12 @@ class Contrast:
 
     @property
     def is_separated(self) -> bool:
-        """Whether either is proven better than the other."""
+        """True if either is proven better than the other."""
         return self.direction(self.pairs) != 0
 
     @property
     def is_behind(self) -> bool:
-        """Whether it is worse, by however little."""
+        """True if it is worse, by however little."""
         return self.direction(self.pairs) < 0
 
     def verdict(self, margin: float) -> Verdict:
@@ -141,7 +141,7 @@ class Contrast:
         return min(minimal_detectable_effect(self.advantage.noise, self.level, power), max(map(abs, self.possible)))
 
     def seeds_needed(self, difference: float | None = None, power: float = POWER) -> int | None:
-        """How many seeds of both would separate a true difference of that size; None: of the size found.
+        """The number of seeds of both that would separate a true difference of that size; None: of the size found.
 
         None where no number of seeds up to `stats.power.MOST_SEEDS` does, since the test examples are too few.
         """
@@ -178,7 +178,7 @@ class Contrasts:
         self._noise: dict[tuple[tuple[int, ...], bool], _SeedNoise] = {}
 
     def pairs(self, *names: str) -> int:
-        """How many comparisons one between these is corrected for, in a rank: all pairs of the declared variants.
+        """The number of comparisons that a rank of these is corrected for: all pairs of the declared variants.
 
         With a variant that is not declared, all pairs of twice as many: the declared ones cannot know how many others
         a board will show, and up to as many again keep the chance of any false difference at 5 % (simulated).
@@ -191,7 +191,7 @@ class Contrasts:
         return max(count * (count - 1) // 2, 1)
 
     def shown_pairs(self, one: str, other: str) -> int:
-        """How many comparisons an interval or a verdict is corrected for: with the reference, those with it alone.
+        """The number of comparisons that an interval or verdict is corrected for: with the reference, those with it.
 
         >>> Contrasts({}, ["softmax", "rela", "linear"]).shown_pairs("rela", "softmax")
         2
@@ -228,12 +228,12 @@ class Contrasts:
         return own.level(noise.of_mean(name, len(own.seeds)))
 
     def share_of(self, name: str) -> Share:
-        """How many of its trainings learned."""
+        """The share of its trainings that learned."""
         learned = self.scores[name].learned
         return Share(sum(learned), len(learned))
 
     def failing(self, names: Iterable[str]) -> list[str]:
-        """Who of these learned at some seeds only."""
+        """The variants among these that learned at some seeds only."""
         return [name for name in names if name in self.scores and self.scores[name].learned_in_part]
 
     def rank_intervals(self, names: Sequence[str]) -> list[RankInterval]:

@@ -58,12 +58,12 @@ class RelativeCost:
 
     @property
     def change(self) -> Estimate | None:
-        """How much larger the log-ratio was in the second half of the rounds than in the first; None for few rounds."""
+        """The growth of the log-ratio from the first half of the rounds to the second; None for few rounds."""
         half = len(self.logs) // 2
         return mean_estimate(self.logs[half:]).minus(mean_estimate(self.logs[:half])) if half >= 2 else None
 
     def advantage_over(self, other: RelativeCost) -> Estimate:
-        """How much lower the logarithm of this cost is than that of `other`, by rounds where they shared them.
+        """The logarithm of `other`'s cost less that of this one, by rounds where they shared them.
 
         Raises ValueError where either has no cost to rank by.
         """

@@ -16,7 +16,7 @@ from ..store.table import ResultTable
 
 
 class Filters(TypedDict, total=False):
-    """Which boards; a filter that is absent or None leaves all. A name without parameters stands for all of its own.
+    """The wanted boards; a filter that is absent or None leaves all. A name alone stands for all its parameters.
 
     task, preset: such as `lra-text,sweep`. selection: `validation` or `test`. fidelity: `official`, `regenerated`,
     `surrogate`, `own` or `synthetic` data. machine: the id of the machine whose speeds are shown.
@@ -90,7 +90,7 @@ def board_keys(table: ResultTable, **wanted: Unpack[Filters]) -> list[BoardKey]:
 
 
 def answering(keys: Sequence[BoardKey], records: Sequence[Record]) -> list[BoardKey]:
-    """Of `keys`, the boards that the Records of a run answer: their tasks, presets, selections and machines."""
+    """The boards among `keys` that the Records of a run answer: their tasks, presets, selections and machines."""
     asked = {(str(record.cell.task), str(record.cell.preset)) for record in records}
     selections = {record.cell.selection for record in records if record.cell.lane == "train"}
     machines = {record.measured_on for record in records if record.cell.lane == "time"}

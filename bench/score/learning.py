@@ -25,7 +25,7 @@ CONSTANT = ("majority", "unigram")
 """Baselines that answer all examples alike; others look at the input."""
 
 HALFWAY = 0.5
-"""Of the way from the constant prediction to a variant's best seed: a training below that failed. One value for all
+"""The share of the way from the constant prediction to the best seed below which a training failed. One value for all
 tasks and variants, so that nobody sets it by the scores; docs/scoring_simulations.md says what another would do."""
 
 
@@ -71,7 +71,7 @@ def above(
     bar: TrivialPrediction | None,
     level: float = LEVEL,
 ) -> tuple[bool, ...]:
-    """Whether each seed is above the bar, by its interval over the test examples.
+    """True for each seed that is above the bar, by its interval over the test examples.
 
     Wilson's for accuracy; from the bootstrap `draws` (draws, seeds) for all else. Without a bar, and without draws
     where they are needed, nothing shows that a seed is not, and it counts as one that is.
@@ -92,7 +92,7 @@ def above(
 def learned_seeds(
     scores: Sequence[float], examples: int, draws: Draws | None, metric: Metric, bars: Bars
 ) -> tuple[bool, ...]:
-    """Whether each seed learned; False for all of a variant that is nowhere above the best trivial predictor.
+    """True for each seed that learned; False for all of a variant that is nowhere above the best trivial predictor.
 
     Otherwise the seeds learned that are better than this predictor, and at least halfway from the best constant
     prediction to the variant's own best seed: trainings that fail stay near the first and those that learn are near

@@ -111,7 +111,7 @@ Curves = Callable[[str], Curve | None]
 def advantage_at_equal_time(
     own: SeedScores, reference: SeedScores, timing: RelativeCost, read: Curves
 ) -> Estimate | None:
-    """How much better the best validation score is than the reference's after the time that the reference trained.
+    """The advantage in the best validation score over the reference's after the time that the reference trained.
 
     None where a curve is not at hand or does not hold the metric of the test.
 
@@ -144,7 +144,7 @@ class Rival:
 
 
 def advantage_at_equal_state(name: str, contrasts: Contrasts, state_bytes: Mapping[str, float]) -> Rival | None:
-    """How much better it is than the best rival whose decode state is no larger; None where there is no such rival.
+    """The advantage over the best rival whose decode state is no larger; None where there is no such rival.
 
     The rival is chosen by the scores that it is then judged by, so that its luck counts against the variant. Only
     scores that suffice for a rank are compared.

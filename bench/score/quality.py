@@ -67,17 +67,17 @@ class SeedScores:
 
     @property
     def learned(self) -> tuple[bool, ...]:
-        """By seed, whether it learned; so it did where nothing says otherwise."""
+        """True for each seed that learned; so it did where nothing says otherwise."""
         return self.learned_by_seed or (True,) * len(self.seeds)
 
     @property
     def has_learned(self) -> bool:
-        """Whether more than half of the seeds are above the best constant prediction, and so the task was learned."""
+        """True if more than half of the seeds are above the best constant prediction, and so the task was learned."""
         return 2 * sum(self.above_by_seed or self.learned) > len(self.seeds)
 
     @property
     def learned_in_part(self) -> bool:
-        """Whether it learned at some seeds and not at others: then its scores have two modes."""
+        """True if it learned at some seeds and not at others: then its scores have two modes."""
         return any(self.learned) and not all(self.learned)
 
     @property
@@ -110,7 +110,7 @@ class SeedScores:
         )
 
     def advantage_over(self, other: SeedScores) -> Estimate:
-        """How much better these are than `other`, whichever way the metric points, by the seeds that both have.
+        """The advantage of these over `other`, whichever way the metric points, by the seeds that both have.
 
         The noise over seeds is that of these two alone, and no pair is corrected for: boards that compare variants ask
         `score.contrasts`. Raises ValueError where they have no seed in common.
@@ -135,7 +135,7 @@ class SeedScores:
 
 
 def is_unlearned(reference: SeedScores | None) -> bool:
-    """Whether there are scores of the reference, and half of its seeds or fewer learned."""
+    """True if there are scores of the reference, and half of its seeds or fewer learned."""
     return reference is not None and bool(reference.seeds) and not reference.has_learned
 
 
@@ -179,7 +179,7 @@ def _done(table: ResultTable, rows: list[ResultRow], metric: Metric) -> list[_Do
 
 
 def _without_gap(rows: list[ResultRow], done: list[_Done]) -> list[_Done]:
-    """Those of seeds 0, 1, 2, … up to the first that was never tried: a person cannot pick the best of many seeds."""
+    """The results of seeds 0, 1, 2, … up to the first never tried: a person cannot pick the best of many seeds."""
     tried = {row.seed for row in rows}
     return [one for one in done if all(seed in tried for seed in range(one.row.seed))]
 

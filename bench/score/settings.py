@@ -22,7 +22,7 @@ WEIGHT = "weight_on_right_key"
 """The metric of the attention that the right keys get, by setting."""
 
 MOST_VALUES = 64
-"""Of one axis: more are no settings that somebody chose, and no table."""
+"""The most values of one axis: more are no settings that somebody chose, and no table."""
 
 _NO_AXES = ("examples", "split")
 

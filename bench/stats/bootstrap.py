@@ -75,11 +75,11 @@ AGGREGATES: dict[str, Aggregate] = {
     ),
     "bits_per_character": Aggregate(("bits", "characters"), bits_per_character, consecutive=True),
 }
-"""By the name of the metric; accuracy needs none, being a mean."""
+"""The aggregate by the name of the metric; accuracy needs none, being a mean."""
 
 
 def sound_statistics(name: str, statistics: npt.NDArray[np.float64]) -> bool:
-    """Whether these may be statistics of that metric: of its shape, finite and none negative."""
+    """True if these may be statistics of that metric: of its shape, finite and none negative."""
     return (
         name in AGGREGATES
         and statistics.dtype == np.float64
@@ -113,7 +113,7 @@ def blocks(examples: int) -> npt.NDArray[np.int64]:
 
 @lru_cache(maxsize=4)
 def resamples(examples: int, consecutive: bool = False) -> npt.NDArray[np.float32]:
-    """How often each draw of the bootstrap holds each example, (DRAWS, examples): Poisson counts of mean 1.
+    """The counts of each example in each draw of the bootstrap, (DRAWS, examples): Poisson of mean 1.
 
     The same for all variants and seeds, so that what is paired stays paired. `consecutive`: whole blocks are drawn, as
     in the block bootstrap (Künsch 1989, here without overlap), so that the dependence within them is kept.
@@ -187,7 +187,7 @@ def standard_error(values: npt.NDArray[Any], documents: npt.NDArray[Any] | None 
 
 
 def inflation(values: npt.NDArray[Any], documents: npt.NDArray[Any] | None) -> float:
-    """How many times larger the standard error is than that of independent examples; at least 1.
+    """The standard error over that of independent examples; at least 1.
 
     >>> inflation(np.array([0.0, 0.0, 1.0, 1.0]), np.array([[0, 1], [0, 2], [3, 4], [3, 5]])).__round__(3)
     1.414

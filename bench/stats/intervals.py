@@ -93,7 +93,7 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def pooled_mean_of(estimates: Sequence[Estimate]) -> Estimate:
-    """As `mean_of`, with one t for the sum of all noise that has degrees of freedom (Satterthwaite 1946).
+    """The mean as by `mean_of`, with one t for the sum of all noise that has degrees of freedom (Satterthwaite 1946).
 
     A quantile for each estimate, added in squares, is exact for one estimate and too wide for several.
 
@@ -151,7 +151,7 @@ def wilson(share: float, count: int, level: float = LEVEL) -> Interval:
 
 
 class Share(NamedTuple):
-    """So many of so many trainings learned."""
+    """The number of trainings that learned, of how many."""
 
     learned: int
     trained: int
@@ -200,7 +200,7 @@ POWER = 0.8
 MOST_SEEDS = 100
 
 MANY = 1e5
-"""From so many degrees of freedom on, Student's t is the normal distribution."""
+"""The degrees of freedom from which on Student's t is the normal distribution."""
 
 
 def power(difference: float, noise: Iterable[NoiseSource], level: float) -> float:

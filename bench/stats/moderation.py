@@ -100,7 +100,7 @@ def seed_variances(scores: Floats, inside: Flags) -> Floats:
 
 
 def prior_of(variances: Floats, inside: Flags, freedom: float, cap: float = np.inf) -> Prior:
-    """What the variances (…, variants) of the pool say of each other: Smyth 2004, section 6.2, on their logarithms.
+    """The prior that the variances (…, variants) of the pool give: Smyth 2004, section 6.2, on their logarithms.
 
     Under the model the logarithm of a variance has the variance trigamma(d/2) + trigamma(d0/2): the excess over the
     first part gives d0, the degrees of freedom that the pool is worth; no excess means infinitely many. The variance
@@ -153,7 +153,7 @@ def noise_of_difference(
 
 
 def _far_outside(variances: Floats, inside: Flags, freedom: float) -> Flags:
-    """Who is so far above the others of the pool that an F test puts it outside; at most a third of the pool is.
+    """The variances so far above the others of the pool that an F test puts them outside; at most a third of it.
 
     The largest are held against the mean of all that are smaller, so that two of them cannot hide each other.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .intervals import LEVEL, Estimate
 
 Advantage = Callable[[str, str], Estimate]
-"""How much better the first is than the second; negative where it is worse."""
+"""The advantage of the first over the second; negative where it is worse."""
 
 Winner = Callable[[str, str], int]
 """1 where the first is proven better than the second, -1 where the second is, 0 where neither is."""
@@ -75,7 +75,7 @@ def ranked_by(names: Sequence[str], winner: Winner) -> list[RankInterval]:
 
 
 def difference_is_proven(difference: Estimate, pairs: int = 1) -> bool:
-    """Whether its interval leaves zero out, corrected for that many pairs.
+    """True if its interval leaves zero out, corrected for that many pairs.
 
     >>> from attnbench.bench.stats.intervals import NoiseSource
     >>> difference = Estimate(2.2, (NoiseSource(1.0),))

@@ -22,7 +22,7 @@ CAP = 64.0
 BATCHES = 10
 
 Correct = npt.NDArray[Any]
-"""By example: 0 or 1, or the share of its answers that are right."""
+"""The correctness of each example: 0 or 1, or the share of its answers that are right."""
 
 Draws = npt.NDArray[np.float64]
 Verdict = Literal["better", "within margin", "worse", "undecided"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MOST_EXAMPLES = 250_000
-"""Of a test set: intervals draw 400 counts for each example."""
+"""The most examples of a test set: intervals draw 400 counts for each."""
 
 MOST_STATISTIC = 1e12
 """Words, characters or bits of one example: sums over examples must not overflow."""
@@ -170,7 +170,7 @@ def score_of(metric: str, kept: npt.NDArray[Any]) -> float | None:
 
 
 def agrees(found: float, stated: float) -> bool:
-    """Whether a score is the one that its Record states, but for rounding."""
+    """True if a score is the one that its Record states, but for rounding."""
     return abs(found - stated) <= 1e-6 * max(1.0, abs(stated))
 
 

@@ -20,7 +20,7 @@ from ..core.record import Outcome, Record
 from ..core.spec import Spec
 
 EDGE_FACTOR = 3.0
-"""The ratio of a rate beyond an end of a grid to that end."""
+"""The factor between an end of a grid and the next rate beyond it."""
 
 
 @dataclass(frozen=True, slots=True)

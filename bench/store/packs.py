@@ -103,13 +103,13 @@ def _array(content: bytes) -> npt.NDArray[Any]:
 
 MOST_MEMBERS = 50_000
 MOST_BYTES = 2**30
-"""Of the artifacts in one pack; beyond 2 GiB a zip has a form that no reader here takes."""
+"""The most bytes of artifacts in one pack; beyond 2 GiB a zip has a form that no reader here takes."""
 
 HEADER_BYTES = 30
-"""Of what stands before the name of a member."""
+"""The bytes before the name of a member."""
 
 Member = tuple[int, int]
-"""Where the header of a member begins in its pack, and how many bytes its content has."""
+"""The place of a member's header in its pack, and the number of bytes of its content."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9=._-]{0,150}-[0-9a-f]{12}\.zip")
 _WHEN = (1980, 1, 1, 0, 0, 0)
@@ -143,7 +143,7 @@ def pack_names(folder: int) -> list[str]:
 
 
 def is_pack_name(name: str) -> bool:
-    """Whether `pack_name` could have given it."""
+    """True if `pack_name` could have given it."""
     return _NAME.fullmatch(name) is not None
 
 

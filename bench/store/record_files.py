@@ -30,12 +30,12 @@ MOST_FILE_BYTES = 2**30
 MOST_LINES = 1_000_000
 
 PATIENCE_SECONDS = 1.0
-"""How long a reader waits for the writer of an incomplete last line, which takes milliseconds."""
+"""The seconds that a reader waits for the writer of an incomplete last line, which takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """What is wrong with a line of a file; with the file as a whole where `number` is 0."""
+    """The fault of a line of a file; of the file as a whole where `number` is 0."""
 
     number: int
     reason: str
@@ -90,7 +90,7 @@ def other_names(folder: int, is_given: Callable[[str], bool]) -> list[str]:
 
 
 def is_given_name(name: str) -> bool:
-    """Whether a file of this name is of attnbench, or one that a kill has left."""
+    """True if a file of this name is of attnbench, or one that a kill has left."""
     return re.fullmatch(r"arrivals\.txt(\.torn)?|[A-Za-z0-9][A-Za-z0-9._-]{0,120}\.jsonl(\.torn)?", name) is not None
 
 
@@ -238,7 +238,7 @@ class ArrivalLog(NamedTuple):
 
     @property
     def lines(self) -> dict[str, int]:
-        """How many lines of each file are in an arrival."""
+        """The number of lines of each file that are in an arrival."""
         found: dict[str, int] = {}
         for arrival in self.arrivals:
             for name, lines in arrival.items():

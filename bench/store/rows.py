@@ -71,7 +71,7 @@ class HeadMeasurement(NamedTuple):
 
 
 def newest(rows: Iterable[ResultRow], *names: str) -> list[ResultRow]:
-    """Of those that agree in these fields the last, in the order in which they stand."""
+    """Keep the last of those that agree in these fields, in the order in which they stand."""
     key = attrgetter(*names)
     found: dict[object, ResultRow] = {}
     for row in rows:
@@ -117,7 +117,7 @@ def harness_version(row: ResultRow) -> str:
 
 
 def is_too_new(version: str, lane: str, task: str) -> bool:
-    """Whether a digest states a version of lane, objective or task that the installed code does not have yet.
+    """True if a digest states a version of lane, objective or task that the installed code does not have yet.
 
     >>> is_too_new("lane1.objective1.task1", "train", "recall"), is_too_new("lane99.task1", "train", "recall")
     (False, True)
@@ -145,7 +145,7 @@ def _installed_version(task: str) -> float:
 
 @cache
 def installed_metric(task: Spec) -> Metric | None:
-    """What our own task is ranked by; None for a plugin's, which this process does not import, and an unknown one."""
+    """The metric of our own task; None for a plugin's, which this process does not import, and an unknown one."""
     try:
         return None if TASKS.is_foreign(task.name) else TASKS.build(task).metric
     except AttnbenchError:
@@ -156,7 +156,7 @@ _VERSION = re.compile(r"lane(\d{1,9})(?:\.objective(\d{1,9}))?\.task(\d{1,9})")
 
 
 def complete_variants(rows: Iterable[ResultRow]) -> set[str]:
-    """Who has trained with a result at seeds 0, 1 and 2."""
+    """The variants that have trained with a result at seeds 0, 1 and 2."""
     seeds: dict[str, set[int]] = {}
     for row in rows:
         if row.outcome == Outcome.OK and row.lane == "train":
@@ -184,7 +184,7 @@ def version_order(version: str) -> tuple[int, ...]:
 
 
 def _once_a_cell(rows: list[ResultRow], settings: Mapping[int, int]) -> list[ResultRow]:
-    """Of one cell, made by one version, the first result counts, on whatever machine; a failure only without any.
+    """Keep the first result of a cell, made by one version, on whatever machine; a failure counts only without any.
 
     Timings stand beside those that shared their rounds, so there the newest of each machine counts.
     """
@@ -231,7 +231,7 @@ def _newest_complete(
 
 
 def _newest_code(rows: list[ResultRow]) -> list[ResultRow]:
-    """Of each variant the newest code that was tried at three seeds stays, or the newest of all where none was.
+    """Keep the newest code of each variant that was tried at three seeds, or the newest of all where none was.
 
     Code is as new as the last Record of it, repetitions among them: a change that was taken back leaves the older code
     the newest, once any cell of it is measured again. Failures count as tried: code that fails does not fall back to
@@ -266,7 +266,7 @@ def _is_tried(rows: Sequence[ResultRow]) -> bool:
 
 
 def grouped(rows: Iterable[ResultRow], of: Callable[[ResultRow], Hashable]) -> dict[Hashable, list[ResultRow]]:
-    """The rows by what `of` says of each, in their order."""
+    """Group rows by `of(row)`, keeping their order."""
     found: dict[Hashable, list[ResultRow]] = {}
     for row in rows:
         found.setdefault(of(row), []).append(row)
@@ -285,7 +285,7 @@ def _comparable(row: ResultRow) -> tuple[Hashable, ...]:
 
 
 def _settings(rows: Iterable[ResultRow]) -> dict[int, int]:
-    """By place, a number for each distinct setting of a task's preset; a row without a setting has none."""
+    """Number the distinct settings of each task's preset, by row; a row without a setting has none."""
     distinct: dict[tuple[str, str], list[tuple[Mapping[str, Any], str]]] = {}
     found = {}
     for row in rows:

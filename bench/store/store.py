@@ -33,7 +33,7 @@ LOCAL = Path("results/local")
 MOST_ARTIFACT_BYTES = 64 * 2**20
 
 MOST_NOTICES = 3
-"""Of bad lines in one file; the others are counted."""
+"""The most notices of bad lines in one file; the others are counted."""
 
 _MACHINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _SUFFIX = re.compile(r"(\.[a-z0-9]{1,12}){1,2}")
@@ -153,7 +153,7 @@ class Store:
         return final[-1] if final else None
 
     def checkpoint(self, cell: Cell, digest: str) -> Path:
-        """Where a Cell's training state belongs; other code or other data never resumes it."""
+        """The path of a Cell's training state; other code or other data never resumes it."""
         return self.root / "checkpoints" / f"{cell.key}-{digest}.pt"
 
     def put_artifact(self, data: bytes, suffix: str) -> str:
@@ -271,12 +271,12 @@ def _rescue(name: str, line: bytes) -> str:
 
 
 def is_artifact_name(name: str) -> bool:
-    """Whether `put_artifact` could have given it: 24 hexadecimal digits and a suffix."""
+    """True if `put_artifact` could have given it: 24 hexadecimal digits and a suffix."""
     return _ARTIFACT.fullmatch(name) is not None
 
 
 def is_given_name(name: str) -> bool:
-    """Whether a file among the artifacts is one, a pack, or one of the two that a kill has left unfinished."""
+    """True if a file among the artifacts is one, a pack, or one of the two that a kill has left unfinished."""
     whole = re.sub(r"\.[0-9a-f]{16}\.unfinished\Z", "", name)
     return is_artifact_name(whole) or is_pack_name(whole)
 

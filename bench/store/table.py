@@ -34,17 +34,17 @@ class ResultTable:
 
     @cached_property
     def machines(self) -> dict[str, Machine]:
-        """By id, and by the id with the threads of timings, as the newest Record describes each."""
+        """The machines by id, and by the id with the threads of timings, as the newest Record describes each."""
         by_id = {record.machine.id: record.machine for record in self.records}
         return by_id | {record.measured_on: record.machine for record in self.records}
 
     @cached_property
     def replaced(self) -> Counter[tuple[str, str, str]]:
-        """How many Records no longer count, by task, preset and reason."""
+        """The number of Records that no longer count, by task, preset and reason."""
         return Counter((row.task, row.preset, row.stale) for row in self.rows if row.stale)
 
     def versions(self, task: str | None = None, preset: str | None = None) -> Counter[str]:
-        """How many current Records each version of lane, objective and task made; None: of all tasks, of all presets.
+        """The number of current Records by version of lane, objective and task; None: of all tasks, of all presets.
 
         `core.protocol` holds the present versions of lanes and objectives.
         """
@@ -83,7 +83,7 @@ class ResultTable:
         return grouped(trials, attrgetter("task", "fidelity", "protocol"))
 
     def measurements(self, at: int) -> Mapping[str, Sequence[Measurement]]:
-        """Those over a whole model, by name, in the Record of row `at`."""
+        """The measurements over a whole model, by name, in the Record of row `at`."""
         return self._measurements[at]
 
     @cached_property
@@ -142,7 +142,7 @@ def table_of(records: Iterable[Record]) -> ResultTable:
 
 
 def _disputed_metrics(records: Iterable[Record]) -> dict[Spec, Metric]:
-    """Of each task whose Records do not agree on one metric, that of the installed task, or the one that came first.
+    """The metric of each task whose Records disagree on it: that of the installed task, or the one that came first.
 
     Otherwise one Record with another chance or direction would decide who has learned.
     """

@@ -20,7 +20,7 @@ from ...stats.scoring import CAP, ratio
 from ...store.table import ResultTable
 
 LEAST = 3
-"""So many sweeps of a machine are one map; fewer have a board each."""
+"""The least sweeps of a machine that are one map; fewer have a board each."""
 
 EVEN = "≈"
 
@@ -164,7 +164,7 @@ def _middle(cells: Sequence[TableCell]) -> float:
 
 
 def _told(cells: Sequence[TableCell]) -> tuple[int, int]:
-    """At how many settings it is faster and slower."""
+    """The numbers of settings at which it is faster and slower."""
     apart = [cell.value for cell in cells if cell.value and not cell.text.startswith(EVEN)]
     return sum(value < 1 for value in apart), sum(value > 1 for value in apart)
 
@@ -180,7 +180,7 @@ def _entries(name: str, cells: Sequence[TableCell], codes: dict[str, None]) -> t
 
 
 def _headline(filled: dict[str, list[TableCell]], codes: dict[str, dict[str, None]]) -> str:
-    """Who is faster and who is slower wherever it was timed; plain code may be slow where the mechanism is not."""
+    """The variants that are faster or slower wherever timed; plain code may be slow where the mechanism is not."""
     groups: dict[str, list[str]] = {"Faster": [], "Slower": [], "depends": []}
     settings = max(map(len, filled.values()))
     for name in sorted(set(filled) - {REFERENCE}):

@@ -108,7 +108,7 @@ def _columns(timings: Timings, shapes: Sequence[KernelShape]) -> list[tuple[Colu
 
 
 def _headline(shapes: Sequence[KernelShape], names: Sequence[str]) -> str:
-    """Who is faster or slower than the best dense kernel wherever it was timed."""
+    """The variants that are faster or slower than the best dense kernel wherever timed."""
     points = [(shape, work) for shape in shapes for work in shape.keys]
     dense = {shape.best(work) for shape, work in points} - {""}
     groups: dict[str, list[str]] = {"Faster": [], "Slower": [], "By shape": []}
@@ -143,7 +143,7 @@ def _shape_board(shape: KernelShape, names: Sequence[str]) -> Board:
 
 
 def _work_columns(shape: KernelShape, work: str) -> list[tuple[Column, Cell]]:
-    """Of a forward pass, a backward pass, or both; the backward pass and what few ask for on request."""
+    """The columns of a forward pass, a backward pass, or both; the backward pass and what few ask for on request."""
     shown, best = work in MODES, shape.best(work) if work in MODES else ""
     middle = "20th and 80th percentile of all samples" if shown else "both less forward"
     return [

@@ -28,7 +28,7 @@ MODES: Mapping[str, Mode] = {"forward": "forward", "both": "step"}
 """The mode of a sweep that times each; a backward pass is the difference of both and a forward pass."""
 
 LEAST_PROCESSES = 3
-"""From so many on an interval is over processes, which differ by more than the rounds of one."""
+"""The number of processes from which on an interval is over these: they differ by more than the rounds of one."""
 
 TOLD = {
     "batch", "length", "tokens", "heads", "kv_heads", "head_dim",
@@ -47,11 +47,11 @@ class KernelShape:
     keys: Mapping[str, Sequence[BoardKey]]
 
     def costs(self, work: str) -> list[dict[str, RelativeCost]]:
-        """Of all variants, by process."""
+        """The costs of all variants, by process."""
         return [costs_by_variant(self.table, key, MODES[work]) for key in self.keys.get(work, ())]
 
     def processes(self, work: str, name: str) -> list[RelativeCost]:
-        """Its costs in the processes that it was timed in; empty where it failed in one of them."""
+        """The costs of a variant in the processes that it was timed in; empty where it failed in one of them."""
         found = [costs[name] for costs in self.costs(work) if name in costs]
         return found if all(cost.seconds for cost in found) else []
 
@@ -84,7 +84,7 @@ class KernelShape:
         return (max(medians) - min(medians)) / median(medians) if len(medians) > 1 else None
 
     def measured(self, name: str, quantity: str, **where: object) -> list[Measurement]:
-        """Those of the variant, by process: of both first."""
+        """The measurements of the variant, by process: of both first."""
         rows = [each.row for work in ("both", "forward") for each in self.processes(work, name)]
         return [found for row in rows if (found := self.table.number(quantity, row, **where)) is not None]
 
@@ -104,14 +104,14 @@ class KernelShape:
         return rate and rate * (1.0 if density is None else density) * (1.0 - (empty or 0.0))
 
     def of_product(self, work: str, name: str) -> float | None:
-        """Its rate over what a large product of its precision reached in the same processes."""
+        """The rate over what a large product of its precision reached in the same processes."""
         keys, rate = self.keys.get("both" if work == "backward" else work, ()), self.rate(work, name)
         reached = [m.value for m in rates(self.table, keys, kernel="product", dtype=self.setting.get("dtype"))]
         return 1e12 * rate / median(reached) if rate and reached else None
 
 
 def kernel_shapes(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[tuple[str, str], list[KernelShape]]:
-    """By machine and preset, the shapes of attention alone in whose processes known kernels were timed too."""
+    """The shapes of attention alone in whose processes known kernels were timed too, by machine and preset."""
     found: dict[tuple[str, str], dict[str, dict[str, list[BoardKey]]]] = {}
     settings: dict[str, Mapping[str, Any]] = {}
     for key in sorted(board_keys):
@@ -138,7 +138,7 @@ def claimed(*groups: Sequence[KernelShape]) -> set[BoardKey]:
 
 
 def rates(table: ResultTable, keys: Sequence[BoardKey], pace: str = "cooled", **where: object) -> Iterator[Measurement]:
-    """What known kernels reached in the processes of these boards."""
+    """The rates that known kernels reached in the processes of these boards."""
     for run in (run for key in keys for run in newest(key.runs(table, "time"), "variant")):
         for measured in table.measurements(run.at).get(RATE, ()):
             if (where | {"pace": pace}).items() <= measured.where.items() and measured.value > 0:
@@ -146,14 +146,14 @@ def rates(table: ResultTable, keys: Sequence[BoardKey], pace: str = "cooled", **
 
 
 def _log_ratio(mine: RelativeCost, theirs: RelativeCost) -> Estimate | None:
-    """By rounds where they shared them, whether or not the reference ran beside them; else through the reference."""
+    """The log-ratio by rounds where they shared them, with or without the reference; else through the reference."""
     if mine.block == theirs.block and len(mine.seconds) == len(theirs.seconds) >= LEAST_ROUNDS:
         return log_ratio(mine.seconds, theirs.seconds)
     return theirs.advantage_over(mine) if mine.cost is not None and theirs.cost is not None else None
 
 
 def _order(setting: Mapping[str, Any]) -> tuple[object, ...]:
-    """By width of a head, then by what else is no number, and by length."""
+    """Sort key: the width of a head, then what else is no number, and the length."""
     width = int(setting["width"]) // max(int(setting["heads"]), 1)
     return width, *(str(setting.get(axis)) for axis in ("input", "causal", "dtype", "heads")), int(setting["length"])
 

@@ -34,7 +34,7 @@ _ALIGNMENTS = tuple((how, shift) for shift in (False, True) for how in _HEADS)
 
 
 def attention_boards(table: ResultTable, board_key: BoardKey) -> list[Board]:
-    """Tables by kind of attention and by alignment; each is left out if no Record has such numbers."""
+    """The boards by kind of attention, and by alignment; each is left out where no Record has such numbers."""
     grouped = finished_runs(table, board_key)
     boards = (_by_kind(table, board_key, grouped), _alignment(table, board_key, grouped))
     return [board for board in boards if board.unranked]

@@ -51,7 +51,7 @@ def set_boards(
 def scores_by_set(
     table: ResultTable, board_key: BoardKey, metric: Metric, read: SetStatistics
 ) -> dict[str, dict[str, SetScores]]:
-    """Scores by set, the ranked one first, and by name, variants before baselines; empty if Records name no sets."""
+    """The scores by set, the ranked one first, and by name, variants first; empty where Records name no sets."""
     if metric.is_share:
         return {}
     grouped = finished_runs(table, board_key)
@@ -200,7 +200,7 @@ def _mean(values: tuple[float, ...]) -> float | None:
 
 
 def set_notes(by_set: Mapping[str, Mapping[str, SetScores]]) -> Iterator[Note]:
-    """Notes on how the intervals of `set_boards` were made."""
+    """The way in which the intervals of `set_boards` were made."""
     every = [scores for rows in by_set.values() for scores in rows.values()]
     seeds = sorted({seed for scores in every if not scores.is_baseline for seed in scores.trials.seeds})
     if not seeds:
