@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 from ..core.cell import REFERENCE
 from ..core.protocol import LEAST_SEEDS
@@ -87,7 +88,7 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
             Column(name="learned", title="learned", unit="seeds", better="higher",
                    description="seeds that learned, with the exact 95 % interval of the share of seeds that learn",
                    note=LEARNED),
-            partial(_learned, context)),
+            lambda name: share_cell(context.contrasts.share_of(name)) if context.seeds_of(name) else EMPTY),
         *when(failed,
             Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=better, importance=2,
                    description=f"mean test {title} over all seeds, whether they learned or not",
@@ -110,11 +111,11 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
                    description=f"training steps until validation {title} is {AT_HIGH}, the mean over the seeds that "
                    "reach it",
                    note="in steps of the validation interval; with the number of seeds where some never reach it"),
-            partial(_steps_to_high, context)),
+            partial(_to_high, context, attrgetter("step"), "{:,.0f}".format)),
         *when(any_reached,
             Column(name="seconds_to_high", title=f"seconds to {AT_HIGH}", unit="seconds", better="lower", importance=6,
                    description=f"seconds of training until validation {title} is {AT_HIGH}", note=OF_THE_MOMENT),
-            partial(_seconds_to_high, context)),
+            partial(_to_high, context, attrgetter("seconds"), duration)),
         *when(metric.is_share,
             Column(name="longest_high", title=f"{AT_HIGH} up to", short=f"{AT_HIGH} to", unit="tokens",
                    better="higher", importance=2,
@@ -152,7 +153,8 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
         (Column(name="frontier", title="on frontier", unit="fraction", better="higher", importance=5,
                 description=f"share of {DRAWS} bootstrap draws in which no other variant is both as good and as fast",
                 note="draws are over seeds, test examples and rounds; ●: on the Pareto frontier by the values shown"),
-         partial(_frontier, context)),
+         lambda name: number_cell(
+             context.frontier_shares.get(name), percent, "●" if name in context.frontier else "")),
         (Column(name="equal_time", title="at equal time", unit=of_difference, better=better, importance=8,
                 description=f"best validation {title} against {REFERENCE}'s, both within {REFERENCE}'s training time",
                 note="a lower bound: faster variants are not trained longer, and slower variants stop mid-schedule; "
@@ -198,11 +200,11 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
                 note=f"{OF_THE_MOMENT}; on a GPU so does the compiling of kernels for each new length"),
          partial(_decoded, context)),
         (Column(name="seeds", title="seeds", unit="count", importance=3, description="seeds trained"),
-         partial(_seeds, context)),
+         lambda name: number_cell(len(context.seeds_of(name)), str) if name in context.contrasts.scores else EMPTY),
         *when(bool(context.timings),
             Column(name="implementation", title="ran as", importance=4,
                    description=f"{RAN_AS}; and the code that trained, where it is another"),
-            partial(_ran_as, context)),
+            lambda name: TableCell(text=ran_as(context.implementations.get(name, ""), _density(context, name)))),
     ]  # fmt: skip
     one_machine = len(context.trained_on) < 2
     return [(column, cell) for column, cell in columns if one_machine or column.name not in OF_TRAININGS]
@@ -226,23 +228,11 @@ def _level(context: BoardContext, name: str) -> TableCell:
     return level_cell(context.metric, context.contrasts.level_of(name), note=few)
 
 
-def _learned(context: BoardContext, name: str) -> TableCell:
-    return share_cell(context.contrasts.share_of(name)) if context.seeds_of(name) else EMPTY
-
-
 def _over_all_seeds(context: BoardContext, name: str) -> TableCell:
     own = context.contrasts.scores.get(name)
     if own is None or not own.seeds:
         return EMPTY
     return TableCell(text=context.metric.value(own.mean), value=context.metric.points * own.mean)
-
-
-def _seeds(context: BoardContext, name: str) -> TableCell:
-    return number_cell(len(context.seeds_of(name)), str) if name in context.contrasts.scores else EMPTY
-
-
-def _frontier(context: BoardContext, name: str) -> TableCell:
-    return number_cell(context.frontier_shares.get(name), percent, "●" if name in context.frontier else "")
 
 
 def _learning_rate(context: BoardContext, name: str) -> TableCell:
@@ -252,19 +242,8 @@ def _learning_rate(context: BoardContext, name: str) -> TableCell:
     return TableCell(text=text, value=found[0] if len(found) == 1 else None)
 
 
-def _steps_to_high(context: BoardContext, name: str) -> TableCell:
-    return _to_high(context, name, lambda found: found.step, lambda value: f"{value:,.0f}")
-
-
-def _seconds_to_high(context: BoardContext, name: str) -> TableCell:
-    return _to_high(context, name, lambda found: found.seconds, duration)
-
-
 def _to_high(
-    context: BoardContext,
-    name: str,
-    value: Callable[[Reached], float],
-    words: Callable[[float], str],
+    context: BoardContext, value: Callable[[Reached], float], words: Callable[[float], str], name: str
 ) -> TableCell:
     seeds = context.reached.get(name, ())
     values = [number for found in seeds if found is not None and math.isfinite(number := value(found))]
@@ -355,10 +334,6 @@ def _equal_state(context: BoardContext, name: str) -> TableCell:
 
 def _density(context: BoardContext, name: str) -> float | None:
     return _last(context.table.values("declared_density", context.rows_of(name)))
-
-
-def _ran_as(context: BoardContext, name: str) -> TableCell:
-    return TableCell(text=ran_as(context.implementations.get(name, ""), _density(context, name)))
 
 
 def _dividend(context: BoardContext, name: str) -> TableCell:
