@@ -1,30 +1,27 @@
-"""Kinds of board beside those of tasks, suites and lengths: each is brought by the `boards.py` of a wing.
+"""Kinds of board that wings add to those of tasks, suites and lengths, and their parts of the board of a task.
 
-A wing is found by lying in `bench/wings/`, so that a kind comes off with its folder. Its module has one or more
-of these functions:
-
-    cost_boards(table, keys)           boards of what was only timed, of those keys that are of this kind
-    summaries(table, swept)            boards that stand for many sweeps over lengths
-    task_parts(context, read)          smaller boards below the board of a task, and the notes on them
-    with_published(boards, suite)      these boards, and what papers printed beside them
-
-Packages from elsewhere bring none: whoever reads the Records of others runs no code but ours.
+| entry points | function | returns |
+|---|---|---|
+| `attnbench.cost_boards` | `(table, keys)` | boards of what was only timed, of the keys that they claim |
+| `attnbench.board_summaries` | `(table, swept)` | boards that stand for many sweeps over lengths |
+| `attnbench.board_parts` | `(context, read)` | columns, smaller boards and notes for the board of a task |
+| `attnbench.published` | `(boards, suite)` | these boards, and what papers printed on their tasks |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.entry_points import is_own, read_group
 from ..score.cost import Mode
 from ..score.key import BoardKey
 from ..stats.bootstrap import Statistics
 from ..store.table import ResultTable
 from .board import Board, Note
+from .cells import Columns
 
 if TYPE_CHECKING:
     from .length_board import Swept
@@ -33,7 +30,14 @@ if TYPE_CHECKING:
 SetStatistics = Callable[[str], Mapping[str, Statistics]]
 """Reads an artifact of predictions: the statistics of each sentence, by test set; empty where they are not at hand."""
 
-WINGS = Path(__file__).parents[1] / "wings"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardParts:
+    """The additions of one wing to the board of a task; none where the task is not of its kind."""
+
+    columns: Columns = ()
+    boards: tuple[Board, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +53,16 @@ class CostBoard:
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskParts:
-    """Parts of a task's board, and the notes on them."""
-
-    boards: Sequence[Board] = ()
-    notes: Sequence[Note] = ()
-
-
 @cache
-def _kinds() -> tuple[Any, ...]:
-    names = sorted(path.parent.name for path in WINGS.glob("*/boards.py"))
-    return tuple(import_module(f"..wings.{name}.boards", __package__) for name in names)
+def _functions(group: str) -> tuple[Callable[..., Any], ...]:
+    points = read_group(f"attnbench.{group}").points
+    # readers of Records import no code of others
+    return tuple(point.load() for _, point in sorted(points.items()) if is_own(point))
 
 
-def _functions(name: str) -> Iterator[Callable[..., Any]]:
-    return (getattr(kind, name) for kind in _kinds() if hasattr(kind, name))
+def parts_of_wings(context: BoardContext, read: SetStatistics) -> list[BoardParts]:
+    """The parts of a task's board."""
+    return [make(context, read) for make in _functions("board_parts")]
 
 
 def cost_boards(
@@ -84,19 +82,11 @@ def cost_boards(
 
 def summaries(table: ResultTable, swept: Swept) -> list[CostBoard]:
     """The boards that stand for many sweeps; a page shows the sweeps too."""
-    return [each for make in _functions("summaries") for each in make(table, swept)]
+    return [each for make in _functions("board_summaries") for each in make(table, swept)]
 
 
 def with_published(boards: Sequence[Board], suite: str | None) -> list[Board]:
     """Our boards, and what papers printed on their tasks, or on all tasks of the suite."""
-    for make in _functions("with_published"):
+    for make in _functions("published"):
         boards = make(boards, suite)
     return list(boards)
-
-
-def task_parts(context: BoardContext, read: SetStatistics) -> TaskParts:
-    """The parts of a task's board of all kinds."""
-    found = [make(context, read) for make in _functions("task_parts")]
-    return TaskParts(
-        boards=[board for each in found for board in each.boards], notes=[note for each in found for note in each.notes]
-    )

@@ -17,6 +17,7 @@ from ..stats.bootstrap import DRAWS
 from ..stats.format import counted
 from ..stats.intervals import LEVEL, least_difference
 from ..stats.moderation import LEAST_POOL
+from ..store.problems import problem_of
 from ..store.rows import ResultRow
 from .board import Note
 from .notes import note, some
@@ -251,30 +252,6 @@ def simulated_errors(kind: Kind, seeds: int, variants: int) -> ErrorRates:
     return ErrorRates(fewer, more, *SIMULATED[kind, fewer][VARIANTS.index(more)])
 
 
-_MODELS = {
-    "classification": (
-        "{layers} {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
-        "{positions} positions, {pooling} pooling",
-        "length {length}, batch {batch}, {steps:,} steps",
-    ),
-    "language_modeling": (
-        "{layers} causal {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
-        "{positions} positions (no table for a variant with positions of its own), output tied to the embedding",
-        "context {length}, evaluated in windows {stride} apart, batch {batch}, {steps:,} steps",
-    ),
-    "translation": (
-        "{layers} + {layers} layers, {norm}-norm, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
-        "{positions} positions, one vocabulary of at most {vocabulary:,}",
-        "at most {length} tokens a sentence, batches of at most {tokens:,} a side, {steps:,} steps",
-        "beam {beam}, length penalty {length_penalty:g}",
-    ),
-    "token_prediction": (
-        "{layers} causal {layer_noun}, width {width}, {heads} {head_noun}, feed-forward {feed_forward}",
-        "{positions} positions, an output of its own at the asked positions",
-        "fresh sequences of length {shortest} to {length}, tested up to {longest:,}, batch {batch}, {steps:,} steps",
-    ),
-}
-
 _TRAINING = (
     "learning rate {rates}, {warmup:,} warm-up steps, {schedule} decay",
     "{precision}",
@@ -310,35 +287,25 @@ def beside_rates(preset: str) -> list[str]:
     return [each for each in given if each and each.partition("=")[0] not in RATE_SETTINGS]
 
 
-def objective_of(setting: Mapping[str, Any]) -> str:
-    """The objective that a preset is for, told by a field that only its recipe has; empty for what is only timed."""
-    fields = {
-        "stride": "language_modeling",
-        "beam": "translation",
-        "longest": "token_prediction",
-        "pooling": "classification",
-    }
-    return next((objective for name, objective in fields.items() if name in setting), "")
-
-
 def setting_words(setting: Mapping[str, Any]) -> list[str]:
     """The fields of a preset in words, the most important first; a sentence that says so where some are missing.
 
     >>> setting_words({})
     ['the full preset was not recorded']
     """
+    problem = problem_of(setting)
     try:
         known = {**setting, "rates": _rates(setting)}
         known |= {f"{noun}_noun": noun if setting[f"{noun}s"] == 1 else f"{noun}s" for noun in ("layer", "head")}
         if setting.get("positions") == "none":
             known["positions"] = "no"
-        words = [part.format_map(known) for part in (*_MODELS[objective_of(setting)], *_TRAINING)]
+        words = [part.format_map(known) for part in (*problem.recipe_words, *_TRAINING)]
     except (KeyError, ValueError):
         return ["the full preset was not recorded"]
     words += [part.format_map(setting) for name, (least, part) in _OPTIONAL.items() if setting.get(name, 0) > least]
     if setting.get("query_key_scale", 1.0) != 1.0:
         words.append(f"initial projections to queries and keys times {setting['query_key_scale']:g}")
-    if objective_of(setting) == "language_modeling" and setting.get("longest"):
+    if problem.objective == "language_modeling" and setting.get("longest"):
         words.append(f"by position in windows of {setting['longest']:,}")
     departures = setting.get("departures")
     return words + ([f"differs from the published code: {departures}"] if departures else [])

@@ -12,7 +12,7 @@ from ..score.quality import Predictions, describe_outcome, is_unlearned, trivial
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Row, split_by_rank
 from .cells import EMPTY, cells_of, finished, level_cell, plain_columns
-from .kinds import SetStatistics, task_parts
+from .kinds import SetStatistics, parts_of_wings
 from .notes import describe_gaps, describe_losses, nothing_ranked, quality_headline
 from .quality_notes import (
     baseline_notes,
@@ -66,7 +66,6 @@ def board_for_task(
     losses = describe_losses(contrasts, metric)
     missed = describe_gaps([gap for name, gap in contrasts.items() if verdicts[name] == "undecided"], metric)
     gaps = [gap for name in sorted(complete) if (gap := context.contrasts.to_reference(name)) and gap.has_enough_seeds]
-    parts = task_parts(context, sets)
     trivial = list(trivial_levels(table, board_key, metric, predictions))
     untouched = []
     if without := context.without_attention:
@@ -111,11 +110,11 @@ def board_for_task(
             *baseline_notes(trivial, scores, metric),
             *task_timing_notes(context),
             *version_notes(table, context.runs, [(board_key.task, board_key.preset)]),
-            *parts.notes,
+            *(note for each in parts for note in each.notes),
             *setting_notes(context.settings),
         ),
         parts=(
-            *parts.boards,
+            *(board for each in parts for board in each.boards),
             *setting_boards(board_key, context.settings, [row.name for row in (*ranked, *unranked)]),
         ),
     )

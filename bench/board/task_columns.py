@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -18,7 +18,6 @@ from ..score.quality import describe_outcome
 from ..stats.bootstrap import DRAWS
 from ..stats.format import count, duration, memory, percent, size
 from ..stats.scoring import CAP, Verdict
-from ..store.table import ResultTable
 from .board import Column, TableCell
 from .cells import (
     EMPTY,
@@ -208,16 +207,6 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
     ]  # fmt: skip
     one_machine = len(context.trained_on) < 2
     return [(column, cell) for column, cell in columns if one_machine or column.name not in OF_TRAININGS]
-
-
-def lowest_error(table: ResultTable, rows: Sequence[int]) -> float | None:
-    """The lowest alignment error rate of any head, normal or shifted: the mean over Records, None for none."""
-    lowest = []
-    for at in rows:
-        both = [table.number("alignment_error_rate", at, how="best head", shift=shift) for shift in (False, True)]
-        finite = [m.value for m in both if m is not None and math.isfinite(m.value)]
-        lowest += [min(finite)] if finite else []
-    return math.fsum(lowest) / len(lowest) if lowest else None
 
 
 def _level(context: BoardContext, name: str) -> TableCell:

@@ -11,11 +11,11 @@ from ..core.harness import NAME, is_edited
 from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS
 from ..score.key import BoardKey
 from ..stats.format import counted
+from ..store.problems import problem_of
 from ..store.rows import NOT_RANKED, REPEATED, ResultRow, is_disputed, tested, version_order
 from ..store.table import ResultTable
 from .board import Note
 from .notes import note, some
-from .quality_notes import objective_of
 
 
 def version_notes(table: ResultTable, runs: Sequence[ResultRow], boards: Iterable[tuple[str, str]]) -> Iterator[Note]:
@@ -134,7 +134,7 @@ def command(names: Sequence[str], board_key: BoardKey) -> str:
     return shlex.join([*words, "--seeds", str(LEAST_SEEDS), *selection])
 
 
-def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, int | None]]:
+def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, int]]:
     """The number of `runs` by each other version; and the present versions of their lanes and objectives, by name."""
     older: Counter[str] = Counter()
     present: dict[str, int] = {}

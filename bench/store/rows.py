@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import AttnbenchError
 from ..core.metrics import RANKING_METRICS, Metric
-from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, OBJECTIVE_VERSIONS, VERSION_ZERO
+from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, VERSION_ZERO
 from ..core.record import Measurement, Outcome, Record
 from ..core.registry import TASKS
 from ..core.spec import Spec

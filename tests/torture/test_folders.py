@@ -38,8 +38,8 @@ from attnbench.bench.api import boards as api
 from attnbench.bench.api import pages
 from attnbench.bench.core.errors import AttnbenchError, StoreError
 from attnbench.bench.core.record import Record
-from attnbench.bench.store.arrays import DamagedArtifact
 from attnbench.bench.store.artifacts import MOST_EXAMPLES, curve_of, results_of
+from attnbench.bench.store.packs import DamagedArtifact
 from attnbench.bench.store.store import Store
 from attnbench.bench.wings.sharing.commands import merge
 from attnbench.bench.wings.sharing.validate import validate_records

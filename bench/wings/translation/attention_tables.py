@@ -10,12 +10,23 @@ from typing import Any
 from ....tasks.translation.problem import KINDS
 from ...board.board import Board, Column, Note, Row, TableCell
 from ...board.cells import EMPTY, mean_cell, number_cell
-from ...board.notes import note
 from ...board.task_context import finished_runs
+from ...core.cell import REFERENCE
 from ...score.key import BoardKey
 from ...stats.format import percent
 from ...store.rows import ResultRow
 from ...store.table import ResultTable
+
+ATTENTION = (
+    "means over layers and heads on test pairs with the target given; head diversity: over queries that two heads "
+    f"answer or more; kinds of attention that the task does not replace are {REFERENCE}'s"
+)
+
+ALIGNMENT = (
+    "of cross attention with the target given; best head: chosen on the same sentences; shifted: by the step that "
+    "reads the word; diagonal: links at the same relative position; layers and heads count from 0; gold sentences are "
+    "often of another domain than the training's"
+)
 
 AER = "alignment_error_rate"
 
@@ -44,9 +55,9 @@ def attention_notes(boards: Sequence[Board]) -> Iterator[Note]:
     """The conventions behind the numbers of `attention_boards`."""
     names = {column.name for board in boards for column in board.columns}
     if "attention" in names:
-        yield note("attention")
+        yield Note(topic="attention", kind="method", text=ATTENTION)
     if "best_head" in names:
-        yield note("alignment")
+        yield Note(topic="AER", kind="method", text=ALIGNMENT)
 
 
 def _by_kind(table: ResultTable, board_key: BoardKey, grouped: Mapping[str, Sequence[ResultRow]]) -> Board:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...board.board import Column
 from ...board.cells import number_cell
-from ...board.parts import BoardParts, SetStatistics
+from ...board.kinds import BoardParts, SetStatistics
 from ...board.task_context import BoardContext
 from .attention_tables import attention_boards, attention_notes, lowest_error
 from .test_sets import scores_by_set, set_boards, set_notes

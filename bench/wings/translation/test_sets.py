@@ -11,10 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ...board.board import Board, Column, Note, Row, TableCell
-from ...board.cells import EMPTY, difference_cell, level_cell, number_cell, reference_cell
-from ...board.columns import Cell, cells_of, plain_columns
-from ...board.notes import note
-from ...board.parts import SetStatistics
+from ...board.cells import (
+    EMPTY,
+    Cell,
+    cells_of,
+    difference_cell,
+    level_cell,
+    number_cell,
+    plain_columns,
+    reference_cell,
+)
+from ...board.kinds import SetStatistics
 from ...board.task_context import finished_runs
 from ...core.cell import REFERENCE
 from ...core.interval import Interval
@@ -22,7 +29,7 @@ from ...core.metrics import Metric
 from ...score.contrasts import Contrasts
 from ...score.key import BoardKey
 from ...score.quality import SeedScores
-from ...stats.bootstrap import Statistics, corpus_score, resampled_scores, sound_statistics
+from ...stats.bootstrap import DRAWS, Statistics, corpus_score, resampled_scores, sound_statistics
 from ...stats.format import listed
 from ...stats.intervals import LEVEL, Estimate
 from ...store.rows import ResultRow
@@ -206,8 +213,13 @@ def set_notes(by_set: Mapping[str, Mapping[str, SetScores]]) -> Iterator[Note]:
     if not seeds:
         return
     if any(scores.lengths is None for scores in every):
-        yield note("no_sentences")
+        lacking = "rows without an interval have no statistics of sentences"
+        yield Note(topic="test sets", kind="warning", text=lacking)
     of_one = f"sentences at seed {seeds[0]} alone (another seed may differ by more)"
-    yield note("test_sets", over=of_one if len(seeds) == 1 else "sentences and seeds (Student's t)")
+    over = of_one if len(seeds) == 1 else "sentences and seeds (Student's t)"
+    drawn = f"{DRAWS} bootstrap draws, the same sentences for both (Koehn 2004), corrected as on the board"
+    text = f"brackets: {100 * LEVEL:.0f} % intervals of the difference over {over}; {drawn}"
+    yield Note(topic="test sets", kind="method", text=text)
     if any("untrained" in rows for rows in by_set.values()):
-        yield note("untrained")
+        text = f"{REFERENCE} before its training of seed 0, with the same search"
+        yield Note(topic="untrained", kind="method", text=text)

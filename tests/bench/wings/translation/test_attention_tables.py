@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from attnbench.bench.board.board import Board
-from attnbench.bench.board.preset_text import setting_words
+from attnbench.bench.board.quality_notes import setting_words
 from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.record import Measurement
 from attnbench.bench.score.key import board_keys
