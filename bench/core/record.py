@@ -237,8 +237,9 @@ class Record:
         return text.encode() + b"\n"
 
     @classmethod
-    def from_json(cls, values: Any) -> Record:
-        """Raises StoreError where `values` is no Record of a schema that this version reads."""
+    def from_line(cls, line: bytes) -> Record:
+        """The Record of a line of a file; raises StoreError for none of a schema that this version reads."""
+        values = parse_json(line)
         if not isinstance(values, dict):
             raise StoreError(f"expected a JSON object, got {type(values).__name__}")
         schema = values.get("schema")
@@ -253,11 +254,6 @@ class Record:
                 f"a record's key {brief(repr(values.get('key')), 60)} does not match its cell ({record.key})"
             )
         return record
-
-    @classmethod
-    def from_line(cls, line: bytes) -> Record:
-        """Raises as `from_json` does, of one line of a file."""
-        return cls.from_json(parse_json(line))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,15 +116,11 @@ def options_of(
             "attnbench run --variants rela,entmax15 --task lra-text"
         )
     given = {name: value for name, value in others.items() if value is not None}
-    for name, value in (("variants", variants), ("tasks", tasks)):
-        if value is not None:
-            given[name] = specs_of(value)
-    for name, parse in _PARSERS.items():
-        if name in given:
-            given[name] = parse(given[name])
-    suites = {*built_in()} - {entry.name for entry in TASKS.entries()}
+    given |= {name: value for name, value in (("variants", variants), ("tasks", tasks)) if value is not None}
+    given |= {name: parse(given[name]) for name, parse in _PARSERS.items() if name in given}
+    known = {entry.name for entry in TASKS.entries()}
     for spec in given.get("tasks", ()):
-        if spec.name in suites:
+        if spec.name not in known and spec.name in built_in():
             raise SelectionError(f"{spec.name!r} is a suite; `--suite {spec.name}` runs its tasks")
     options = load_suite(suite) if suite is not None else Options(variants=(), tasks=())
     if executor is not None or jobs is not None or executor_options:
@@ -142,6 +138,8 @@ def _lanes(listed: str | Iterable[str]) -> tuple[str, ...]:
 
 
 _PARSERS: Mapping[str, Callable[[Any], object]] = {
+    "variants": specs_of,
+    "tasks": specs_of,
     "preset": lambda preset: Spec.parse(str(preset)),
     "lanes": _lanes,
     "results": Path,

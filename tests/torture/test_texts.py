@@ -156,7 +156,7 @@ def hostile_records(text: str) -> Iterator[Record]:
 def _record(values: dict[str, Any]) -> Record:
     values["cell"]["variant"] = str(Spec.parse(values["cell"]["variant"]))
     values["key"] = content_hash(values["cell"])
-    return Record.from_json(values)
+    return Record.from_line(json.dumps(values).encode())
 
 
 def write_hostile(folder: Path, text: str) -> None:

@@ -45,7 +45,7 @@ RECORD = Record(
 
 
 def through_text(record):
-    return Record.from_json(json.loads(json.dumps(record.to_json(), allow_nan=False)))
+    return Record.from_line(json.dumps(record.to_json(), allow_nan=False).encode())
 
 
 def test_a_record_survives_json_whole():
@@ -246,4 +246,4 @@ ENDLESS = "a[" + ",".join(f"{name}=1,2,3,4,5,6,7,8" for name in "bcdefghijklmnop
 )
 def test_what_is_no_record_is_refused_with_the_reason(line, message):
     with pytest.raises(StoreError, match=message):
-        Record.from_json(line)
+        Record.from_line(json.dumps(line).encode())

@@ -137,7 +137,7 @@ CROWD = textwrap.dedent("""
     from dataclasses import replace
     from attnbench.bench.core.record import Record
     from attnbench.bench.store.store import Store
-    template = Record.from_json(json.loads(sys.argv[2]))
+    template = Record.from_line(sys.argv[2].encode())
     store = Store(Path(sys.argv[1]))
     for seed in range(int(sys.argv[3]), int(sys.argv[3]) + 20):
         store.append(replace(template, cell=replace(template.cell, seed=seed)))
@@ -172,7 +172,7 @@ KILLED = textwrap.dedent("""
     target = Store(Path(sys.argv[1]))
     target.prepare()
     os.write = half
-    target.append(Record.from_json(json.loads(sys.argv[2])))
+    target.append(Record.from_line(sys.argv[2].encode()))
 """)
 
 
@@ -192,7 +192,7 @@ FULL = textwrap.dedent("""
     from attnbench.bench.core.errors import StoreError
     from attnbench.bench.core.record import Record
     from attnbench.bench.store.store import Store
-    record = Record.from_json(json.loads(sys.argv[2]))
+    record = Record.from_line(sys.argv[2].encode())
     store = Store(Path(sys.argv[1]))
     store.append(record)
     size = (Path(sys.argv[1]) / "records" / "bench-1.jsonl").stat().st_size
@@ -215,7 +215,7 @@ def test_a_write_that_the_system_cuts_short_leaves_the_file_whole_and_keeps_the_
     assert notices == []
     (rescued,) = tmp_path.glob("attnbench-rescued-*/bench-1.jsonl")
     assert str(rescued) in message
-    assert Record.from_json(json.loads(rescued.read_text())) == record()
+    assert Record.from_line(rescued.read_bytes()) == record()
 
 
 def test_a_folder_that_cannot_be_made_is_named_before_anything_is_measured(tmp_path):
