@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .contract import AttentionShape, Mask, ScoredVariant, Variant, score_map
-    from .kernels.uncompiled import uncompiled
+    from .kernels.uncompiled import uncompiled as uncompiled
     from .maps.elementwise import elementwise_map
     from .ops.entmax import entmax, entmax15, sparsemax
 
@@ -26,7 +26,6 @@ __all__ = [
     "entmax15",
     "score_map",
     "sparsemax",
-    "uncompiled",
 ]
 
 _ELSEWHERE = {
@@ -54,6 +53,6 @@ def build(selection: str, shape: AttentionShape) -> Variant:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in (*__all__, *_ELSEWHERE):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'contract')}"), name)

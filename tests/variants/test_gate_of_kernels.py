@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 import typer
+from cpu_kernels import forced
 from implementations import NO_TRITON, require
 from typer.testing import CliRunner, Result
 
@@ -53,10 +54,6 @@ def marked(selection: str, impl: str = "triton") -> tuple[pytest.MarkDecorator, 
     if impl != "triton":
         return ()
     return (pytest.mark.slow if selection in SLOW else pytest.mark.soak,)
-
-
-def forced(selection: str, impl: str) -> str:
-    return f"{selection[:-1]},impl={impl}]" if selection.endswith("]") else f"{selection}[impl={impl}]"
 
 
 def ready(selection: str, impl: str, **changes: object) -> tuple[str, AttentionShape]:

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from cpu_kernels import forced
 from implementations import NO_TRITON
 
 from attnbench.bench.core.errors import Unsupported
@@ -19,10 +20,6 @@ NAMES = ["linear", "additive-lm", "additive", "relative", "local", "routing[form
 
 def shape(**changes):
     return AttentionShape(**{"heads": 2, "head_dim": 16, "max_length": 32, "causal": True} | changes)
-
-
-def forced(selection, impl):
-    return f"{selection[:-1]},impl={impl}]" if selection.endswith("]") else f"{selection}[impl={impl}]"
 
 
 @pytest.mark.parametrize("selection", NAMES)

@@ -6,6 +6,7 @@ none.
 
 import pytest
 import torch
+from cpu_kernels import forced
 from implementations import require
 from seeds import seed
 from torch import Tensor
@@ -31,10 +32,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 def make(name: str, impl: str, causal: bool = False):
     require(impl)
-    selection = f"{name[:-1]},impl={impl}]" if name.endswith("]") else f"{name}[impl={impl}]"
     torch.manual_seed(seed(3))
     shape = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=300, causal=causal, cross=not causal)
-    return build(selection, shape)
+    return build(forced(name, impl), shape)
 
 
 def draw(batch: int, *lengths: int, width: int = HEAD_DIM) -> list[Tensor]:

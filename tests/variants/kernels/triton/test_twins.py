@@ -8,6 +8,7 @@ import os
 
 import pytest
 import torch
+from cpu_kernels import forced
 from error_budget import over_budget, runs
 from seeds import seed
 from soaked import soaked
@@ -59,10 +60,6 @@ HALF = [CASES[at] for at in (0, 3, 6, 7, 10, 13, 16)]
 QUICK, QUICK_HALF, QUICK_DROPPED = (0, 3, 5, 9, 13, 15), (0, 1, 2, 4, 5, 6), (0, 2, 6)
 
 
-def with_impl(selection: str, impl: str) -> str:
-    return f"{selection[:-1]},impl={impl}]" if selection.endswith("]") else f"{selection}[impl={impl}]"
-
-
 def shape_of(length: int, head_dim: int, causal: bool, cross: bool, dtype: str, rate: float) -> AttentionShape:
     layer = {"layer": 1, "layers": 3}
     return AttentionShape(
@@ -76,8 +73,8 @@ def twins(selection: str, shape: AttentionShape) -> tuple[Variant, Variant, Vari
     In training where the shape drops weights, otherwise in evaluation.
     """
     torch.manual_seed(seed())
-    fused = build(with_impl(selection, "triton"), shape)
-    eager, double = (build(with_impl(selection, "eager"), shape) for _ in range(2))
+    fused = build(forced(selection, "triton"), shape)
+    eager, double = (build(forced(selection, "eager"), shape) for _ in range(2))
     for module in (eager, double.double()):
         module.load_state_dict(fused.state_dict())
     for module in (fused, eager, double):
