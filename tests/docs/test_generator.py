@@ -51,10 +51,8 @@ def test_examples_of_docstrings_become_code():
     [
         ("Words\n- one\n- two\n", ["p", "ul", "li", "li"]),
         ("1. one\n\n       code\n       more\n2. two\n", ["ol", "li", "p", "pre", "li", "p"]),
-        ("1. one\n\n   more\n\n2. two\n\nend\n", ["ol", "li", "p", "p", "li", "p", "p"]),
         ("- one of\n  62. of them\n- two\n", ["ul", "li", "li"]),
         ("of\n1984. that is\n", ["p"]),
-        ("- one\n  - inner\n", ["ul", "li", "ul", "li"]),
         ("```\n- no\n```\n", ["pre"]),
     ],
 )

@@ -53,7 +53,7 @@ def test_no_page_installs_from_an_index_before_there_is_a_release():
     assert [path for path, text in pages.items() if re.search(r"pip install '?attnbench\[", text)] == ["README.md"]
 
 
-@pytest.mark.parametrize("task", ["lra-image", "lra-listops", "lra-text"])
+@pytest.mark.parametrize("task", ["lra-listops", "lra-text"])
 def test_no_variant_could_be_told_from_softmax_at_quick(task):
     """The statement of docs/negative-results.md."""
     (board,) = [table for table in tables() if table.title == f"{task} (quick)" and not table.part]

@@ -17,21 +17,14 @@ TRAIN = "run --variants softmax --task lra-listops --preset smoke --seeds 1 --la
 # command line of the shell → the codes that it may end with
 COMMANDS: dict[str, tuple[int, ...]] = {
     f"{ATTNBENCH} list > /dev/full": (4,),
-    f"{ATTNBENCH} list --json > /dev/full": (4,),
-    f"{ATTNBENCH} --help > /dev/full": (4,),
     f"{ATTNBENCH} leaderboard --results {RESULTS} --task lra-text > /dev/full": (4,),
-    f"{ATTNBENCH} leaderboard --results {RESULTS} --format csv > /dev/full": (4,),
-    f"{ATTNBENCH} plan --variants rela --task sweep > /dev/full": (4,),
     f"{ATTNBENCH} list >&-": (0, 4),
     f"{ATTNBENCH} list nothing 2> /dev/full": (1, 2, 4, 120),
     f"set -o pipefail; {ATTNBENCH} leaderboard --results {RESULTS} --format csv | head -1": (0, 141),
-    f"set -o pipefail; {ATTNBENCH} list | head -1": (0, 141),
     f"set -o pipefail; {ATTNBENCH} leaderboard --results {RESULTS} | true": (0, 141),
-    f"ulimit -v 100000; {ATTNBENCH} plan --variants rela --task sweep": (1, 4, 71, 127, 134, 139),
     f"ulimit -v 400000; {ATTNBENCH} plan --variants rela --task sweep": (1, 4, 71, 127, 134, 139),
     f"ulimit -f 0; {ATTNBENCH} leaderboard --results {RESULTS} --task lra-text --out board.md --format markdown": (4,),
     f"ulimit -f 0; {ATTNBENCH} new variant my-attention": (4,),
-    f"ulimit -f 0; {ATTNBENCH} {TRAIN}": (1, 3, 4),
     f"ulimit -f 100; {ATTNBENCH} {TRAIN}": (1, 3, 4),
 }
 

@@ -20,13 +20,11 @@ from hostile_folders import (
     ARRAYS,
     CURVES,
     LINES,
-    NAMES,
     VALUES,
     HostileFolder,
     changed_lines,
     fields,
     hostile_folders,
-    named_by,
     sound_records,
     write_sound,
 )
@@ -37,6 +35,7 @@ import attnbench
 from attnbench.bench.api import boards as api
 from attnbench.bench.api import pages
 from attnbench.bench.core.errors import AttnbenchError, StoreError
+from attnbench.bench.core.harness import harness_name
 from attnbench.bench.core.record import Record
 from attnbench.bench.store.artifacts import MOST_EXAMPLES, curve_of, results_of
 from attnbench.bench.store.packs import DamagedArtifact
@@ -85,8 +84,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # a plan locks the prepared data that it looks for, in the reader's own cache
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(made / "work")
-    # the name of this processor comes from `uname`, which is asked once
+    # the names of this processor and of this checkout come from `uname` and `git`, which are asked once
     platform.processor()
+    harness_name()
     # merging waits for the disk after every line, which is not the matter here
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     return made
@@ -99,18 +99,6 @@ def test_folders(extent: Extent, tally: Tally, sound: Path, home: Path, tmp_path
     for case in extent.of(hostile_folders()[part::PARTS], sample=1):
         tally.check(case.name, problem_of(case, sound, home, tmp_path / "case"))
     tally.verdict()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("field", ["task", "variant"])
-def test_code_that_records_name_by_its_place_is_not_run(field: str, sound: Path, home: Path, tmp_path: Path) -> None:
-    case = HostileFolder(field, named_by(field, NAMES))
-    assert problem_of(case, sound, home, tmp_path / "case") is None
-
-
-def test_there_are_hundreds_of_them_and_each_has_a_name() -> None:
-    names = [case.name for case in hostile_folders()]
-    assert len(names) > 400 and len(set(names)) == len(names)
 
 
 def test_fields(extent: Extent) -> None:

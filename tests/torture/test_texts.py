@@ -8,12 +8,12 @@ import html.parser
 import io
 import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import answer
 from hostile_folders import sound_folder, sound_records
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
@@ -23,7 +23,6 @@ import attnbench
 from attnbench.bench.api import boards as api
 from attnbench.bench.api import pages
 from attnbench.bench.board.board import Board
-from attnbench.bench.cli import app
 from attnbench.bench.cli.live import Live
 from attnbench.bench.cli.output import console
 from attnbench.bench.core.errors import SelectionError
@@ -58,8 +57,6 @@ TEXTS = {
     "names of people and mathematics": "@octocat @org/team $x$ $$y$$ $`z`$ :smile: <!-- [ ] -->",
     "LaTeX": "\\input{/etc/passwd} \\write18{id} \\end{tabular} % gone & # _ ^ ~ $x$ {a} ^^5cinput \\\\ \\",
     "formula =": "=cmd|'/c calc'!A1",
-    "formula +": "+1+cmd|'/c calc'!A1",
-    "formula -": "-2+3+cmd|'/c calc'!A1",
     "formula @": "@SUM(1)",
     "formula after a blank": " \t=HYPERLINK(\"http://x.test\";\"a\")",
     "formula behind full width": "\uff1d1+1",
@@ -173,7 +170,6 @@ def write_hostile(folder: Path, text: str) -> None:
 
 def test_texts(extent: Extent, tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """hostile texts: on no route to a reader does anything in them take effect."""
-    monkeypatch.setattr(app, "give_up", lambda stream: None)
     # megabytes without any text of a Record
     monkeypatch.setattr(page, "_bundle", str)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -225,19 +221,10 @@ def commands(folder: Path, ours: Path, every: bool) -> list[list[str]]:
     few += [["validate", str(folder)], ["merge", str(folder), "--results", str(ours)]]
     if not every:
         return few
-    keys = [record.key for record in api.records(folder, notice=_silent) if record.cell.lane == "train"]
-    return [
-        *few,
-        *(["leaderboard", *at, "--format", each] for each in ("rich", "markdown", "csv", "json", "latex")),
-        ["leaderboard", *at, "--notes"],
-        ["leaderboard", *at, "--task", "nothing"],
-        ["compare", _variant(folder), *at, "--json"],
-        ["inspect", "nothing", *at],
-        ["inspect", keys[0], *at],
-        ["sample", keys[0], *at],
-        ["validate", str(folder), "--json"],
-        ["doctor", *at],
-    ]
+    # the formats of a board are tried above
+    key = next(record.key for record in api.records(folder, notice=_silent) if record.cell.lane == "train")
+    more = [["leaderboard", *at, "--task", "nothing"], ["inspect", key, *at], ["sample", key, *at], ["doctor", *at]]
+    return few + more
 
 
 def _variant(folder: Path) -> str:
@@ -351,19 +338,13 @@ def problem_of_live(folder: Path) -> str | None:
 
 
 def problem_of_command(words: list[str]) -> str | None:
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["attnbench", *words]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = app.run_app()
-    finally:
-        sys.argv = before
-    if code not in (0, 1, 2, 4):
-        return f"it ended with {code}: {err.getvalue()[-300:]!r}"
-    longest = max(map(len, err.getvalue().split("\n")))
+    found = answer(words)
+    if found.code not in (0, 1, 2, 4):
+        return f"it ended with {found.code}: {found.errors[-300:]!r}"
+    longest = max(map(len, found.errors.split("\n")))
     if longest > 1100:
         return f"a notice of {longest} characters"
-    return problem_of_text(out.getvalue().replace("\u200b", "") + err.getvalue())
+    return problem_of_text(found.output.replace("\u200b", "") + found.errors)
 
 
 def _texts(values: Any) -> Iterator[str]:

@@ -1,11 +1,10 @@
 """`run --against`: the share is read, and one line says whether anything became slower."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from command_lines import answer
 
-from attnbench.bench.cli.main import main
 from attnbench.bench.cli.run import _is_slower, _share
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.store.store import Store
@@ -29,13 +28,12 @@ def test_one_line_says_pass_or_fail(bench, tmp_path, capsys) -> None:
     assert capsys.readouterr().out.startswith("PASS: none of 1 time is shown to be more than 5 % above")
 
 
-def test_a_folder_without_records_is_told_before_anything_runs(tmp_path, monkeypatch, capsys) -> None:
+def test_a_folder_without_records_is_refused_before_anything_runs(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("attnbench.bench.api.run.run", lambda **options: pytest.fail("it ran"))
-    command = ["attnbench", "run", "--variants", "rela", "--task", "sweep", "--against"]
     (tmp_path / "file").touch()
-    for folder, said in ((tmp_path / "none", "no Records in"), (tmp_path / "file", "expected a folder, got the file")):
-        monkeypatch.setattr(sys, "argv", [*command, str(folder)])
-        assert main() in (2, 4) and said in capsys.readouterr().err
+    for name, words in (("none", "no Records in"), ("file", "expected a folder, got the file")):
+        found = answer(f"run --variants rela --task sweep --against {tmp_path / name}")
+        assert found.code in (2, 4) and words in found.errors
 
 
 def test_text_of_the_older_folder_does_nothing_but_show(bench, tmp_path, capsys) -> None:

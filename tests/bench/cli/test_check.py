@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,6 @@ import torch
 from attnbench.bench.cli import check
 from attnbench.bench.gate import Property, Result
 from attnbench.bench.gate.report import SETTINGS, CheckReport
-from attnbench.bench.wings.probe.page import gate_line
-from attnbench.bench.wings.probe.run_probe import examined_by
 
 CASE: Any = SimpleNamespace(one_head_if_slow=None)
 
@@ -36,31 +35,14 @@ def test_a_variant_that_raises_everywhere_is_one_line_that_names_the_line_of_cod
     assert shown == f"mine: no property could be tested; the first attempt {found[0].detail}\n"
 
 
-def test_a_probe_says_an_error_that_is_everywhere_once() -> None:
-    found = [Property(name, multiplied).examine(CASE) for name in ("finite", "causal")]
-    report = CheckReport(name="mine", results=tuple((SETTINGS[0], each) for each in found), seconds=1.0)
-    line = gate_line(examined_by(report))
-    assert line.text.startswith("no property could be tested; the first attempt raised") and not line.evidence
-
-
 def test_a_table_has_what_was_tested_and_each_reason_not_to_test_once(capsys: pytest.CaptureFixture[str]) -> None:
-    skipped = [Result(property=name, verdict="n.a.", measured=math.nan, detail="no mask") for name in ("a", "b", "c")]
+    untested = [Result(property=name, verdict="n.a.", measured=math.nan, detail="no mask") for name in ("a", "b", "c")]
+    other = replace(untested[0], detail="no heads")
     held = Result(property="finite", verdict="holds", measured=0.0, allowed=0.0, detail="95 long")
     failed = Result(property="causal", verdict="fails", measured=1.0, allowed=0.5, detail="moves the past")
-    results = tuple((SETTINGS[0], each) for each in (skipped[0], held, *skipped[1:], failed))
-    check._print(CheckReport(name="mine", results=results, seconds=1.0), False)
+    results = [(SETTINGS[0], each) for each in (held, failed, *untested)] + [(SETTINGS[1], other)]
+    check._print(CheckReport(name="mine", results=tuple(results), seconds=1.0), False)
     lines = capsys.readouterr().out.split("\n")
-    assert sum("no mask" in line for line in lines) == 1
-    assert "not applicable, no mask: a, b, c" in lines
+    assert "not applicable, no mask: b, c" in lines and "not applicable, no mask; no heads: a" in lines
     assert any("causal" in line and f"{SETTINGS[0]}: moves the past" in " ".join(line.split()) for line in lines)
     assert not any("95 long" in line for line in lines)
-
-
-def test_a_property_that_is_left_out_for_several_reasons_names_all(capsys: pytest.CaptureFixture[str]) -> None:
-    results = tuple(
-        (setting, Result(property="gradients", verdict="n.a.", measured=math.nan, detail=reason))
-        for setting, reason in zip(SETTINGS, ("no mask", "no mask", "no heads"), strict=False)
-    )
-    held = Result(property="finite", verdict="holds", measured=0.0, allowed=0.0, detail="")
-    check._print(CheckReport(name="mine", results=(*results, (SETTINGS[0], held)), seconds=1.0), False)
-    assert "not applicable, no mask; no heads: gradients" in capsys.readouterr().out.split("\n")

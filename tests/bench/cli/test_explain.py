@@ -4,13 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
+from command_lines import answer
 
 from attnbench.bench.board import simplex as module
 from attnbench.bench.board.simplex import contours, entropy, place, simplex_figure, surface
-from attnbench.bench.cli.pages import explain
-from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.cli.pages import _map
+from attnbench.bench.core.spec import Spec
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -29,9 +28,6 @@ def grid(steps: int) -> np.ndarray:
 @pytest.mark.parametrize(("alpha", "name"), [(1.0, "softmax"), (1.5, "entmax15"), (2.0, "sparsemax")])
 def test_each_map_makes_scores_plus_entropy_largest(alpha: float, name: str) -> None:
     """Brute force over a grid of the simplex; with a minus before the entropy the answer would be a corner."""
-    from attnbench.bench.cli.pages import _map
-    from attnbench.bench.core.spec import Spec
-
     points = grid(200)
     for scores in np.random.default_rng(0).normal(size=(5, 3)):
         best = points[np.argmax(points @ scores + entropy(points, alpha))]
@@ -70,43 +66,27 @@ def test_rows_without_weight_are_counted_and_not_drawn() -> None:
     assert (dot["x"], dot["y"]) == pytest.approx([float(v[0]) for v in place(shares)])
 
 
-def test_trajectories_run_from_the_middle_to_the_winner() -> None:
-    dots = [d for d in simplex_figure({"softmax": softmax}).trajectories if d["start"] == 0]
+def test_paths_end_at_the_winner_two_choices_are_fair_and_the_surface_is_a_net() -> None:
+    found = simplex_figure({"softmax": softmax})
+    dots = [dot for dot in found.trajectories if dot["start"] == 0]
     assert (dots[0]["first"], dots[-1]["first"]) == (pytest.approx(1 / 3, abs=0.02), pytest.approx(1.0, abs=1e-6))
-
-
-def test_two_choices_are_fair_without_a_lead() -> None:
-    middle = next(c for c in simplex_figure({"softmax": softmax}).choices if abs(c["lead"]) < 1e-9)
+    middle = next(choice for choice in found.choices if abs(choice["lead"]) < 1e-9)
     assert middle["weight"] == pytest.approx(0.5)
-
-
-def test_the_surface_is_a_net_in_three_directions() -> None:
-    assert len({t["line"] for t in surface(2.0)}) == 36
-
-
-def run(*arguments: str) -> str:
-    app = typer.Typer()
-    app.command()(explain)
-    found = CliRunner().invoke(app, list(arguments))
-    if found.exception and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return found.output
+    assert len({each["line"] for each in surface(2.0)}) == 36
 
 
 @pytest.mark.slow  # a whole command
 def test_the_command_writes_a_page_and_pictures(tmp_path: Path) -> None:
     pytest.importorskip("altair", reason="the extra dashboard is not installed")
     pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
-    run("simplex", "--variants", "softmax,rela", "--out", str(tmp_path), "--figures", "svg")
-    text = (tmp_path / "simplex.html").read_text(encoding="utf-8")
-    assert "p·z + H(p)" in text and "rela gives no weight at all to 15 of them" in text
+    assert answer(f"explain simplex --variants softmax,rela --out {tmp_path} --figures svg").code == 0
+    assert "rela gives no weight at all to 15 of them" in (tmp_path / "simplex.html").read_text(encoding="utf-8")
     pictures = sorted(path.stem for path in tmp_path.glob("*.svg"))
     assert pictures == [f"simplex-{name}" for name in ("contours", "random", "surface", "trajectories", "two-choices")]
 
 
 def test_only_maps_can_be_drawn() -> None:
     pytest.importorskip("altair", reason="the extra dashboard is not installed")
-    with pytest.raises(SelectionError, match="linear is no map"):
-        run("simplex", "--variants", "linear")
-    with pytest.raises(SelectionError, match="expected `simplex`"):
-        run("complex")
+    for line, words in (("simplex --variants linear", "linear is no map"), ("complex", "expected `simplex`")):
+        found = answer(f"explain {line}")
+        assert found.code == 2 and words in found.errors

@@ -33,12 +33,6 @@ def test_images_become_a_contact_sheet(tmp_path: Path) -> None:
     assert sheet[14:-2, 2:98].min() == 0 and sheet[14:-2, 2:98].max() == 255 and (sheet[14:-2, 98:102] == 64).all()
 
 
-def test_a_sheet_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    pytest.importorskip("PIL", reason="Pillow is not installed")
-    result = CliRunner().invoke(app, ["data", "preview", "lra-pathfinder", "--out", str(tmp_path / "no" / "sheet.png")])
-    assert isinstance(result.exception, DataError) and "--out FILE.png names another" in str(result.exception)
-
-
 def test_without_pillow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     result = CliRunner().invoke(app, ["data", "preview", "lra-pathfinder", "--out", str(tmp_path / "sheet.png")])

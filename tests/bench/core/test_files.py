@@ -19,28 +19,15 @@ def make_link(path: Path) -> None:
     path.symlink_to("target")
 
 
-def make_loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
 @pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (make_link, "expected a file, got a link"),
-        (make_loop, "expected a file, got a link"),
-        (Path.mkdir, "expected a file, got a folder"),
-        (os.mkfifo, "expected a file, got a named pipe"),
-    ],
+    ("make", "kind"), [(make_link, "a link"), (Path.mkdir, "a folder"), (os.mkfifo, "a named pipe")]
 )
 def test_anything_but_a_regular_file_is_refused_at_once(
-    tmp_path: Path, make: Callable[[Path], None], said: str
+    tmp_path: Path, make: Callable[[Path], None], kind: str
 ) -> None:
     make(tmp_path / "file")
-    with pytest.raises(OSError, match=said):
+    with pytest.raises(OSError, match=f"expected a file, got {kind}"):
         open_regular(tmp_path / "file", follow=False)
-
-
-def test_a_device_is_refused() -> None:
     with pytest.raises(OSError, match="expected a file, got a device"):
         open_regular("/dev/null")
 
@@ -150,13 +137,13 @@ def test_a_file_of_our_own_is_trusted(home: Path) -> None:
     assert is_trusted(home) and not is_trusted(home.with_name("missing"))
 
 
-@pytest.mark.parametrize("mode", [0o664, 0o646, 0o777])
+@pytest.mark.parametrize("mode", [0o664, 0o646])
 def test_a_file_that_others_may_write_is_not_trusted(home: Path, mode: int) -> None:
     home.chmod(mode)
     assert not is_trusted(home)
 
 
-@pytest.mark.parametrize("mode", [0o775, 0o757, 0o777])
+@pytest.mark.parametrize("mode", [0o775, 0o757])
 @pytest.mark.parametrize("above", [1, 2])
 def test_a_file_in_a_folder_that_others_may_write_is_not_trusted(home: Path, mode: int, above: int) -> None:
     folder = home.parents[above - 1]

@@ -21,21 +21,16 @@ def texts(selection):
         ("rela", ["rela"]),
         (" rela , softmax ", ["rela", "softmax"]),
         ("rela,rela", ["rela"]),
-        ("local[window=64]", ["local[window=64]"]),
         ("local[ window = 64 ]", ["local[window=64]"]),
-        ("local[window=1k,block=2M]", ["local[block=2097152,window=1024]"]),
+        ("local[window=64K,block=2M]", ["local[block=2097152,window=65536]"]),
         ("entmax[alpha=1.25,1.5,learned]", ["entmax[alpha=1.25]", "entmax[alpha=1.5]", "entmax[alpha=learned]"]),
-        ("x[n=256..2k]", ["x[n=256]", "x[n=512]", "x[n=1024]", "x[n=2048]"]),
         ("x[n=8..64,3]", ["x[n=8]", "x[n=16]", "x[n=32]", "x[n=64]", "x[n=3]"]),
         ("x[b=1,2,a=3,4]", ["x[a=3,b=1]", "x[a=4,b=1]", "x[a=3,b=2]", "x[a=4,b=2]"]),
-        ("x[p=1,2],y", ["x[p=1]", "x[p=2]", "y"]),
         ("x[b=2,a=1],x[a=1,b=2]", ["x[a=1,b=2]"]),
         ("x[flag=TRUE,other=None]", ["x[flag=true,other=none]"]),
         ("mine.py:Mine[dim=64], ../a/b.py:make", ["mine.py:Mine[dim=64]", "../a/b.py:make"]),
-        ("package.module:Mine", ["package.module:Mine"]),
         ("gate+local[window=8,16]", ["gate+local[window=8]", "gate+local[window=16]"]),
         ("gate[by=head] + sink+mine.py:Mine", ["gate[by=head]+sink+mine.py:Mine"]),
-        ("delta:3//softmax", ["delta:3//softmax"]),
         ("delta//delta:2 // gate+softmax", ["delta:3//gate+softmax"]),
         ("softmax//softmax,softmax:4", ["softmax"]),
         ("a//b//a//b", ["a//b"]),
@@ -63,7 +58,6 @@ def test_letters_that_look_like_others_or_show_nothing_name_nothing(text):
     [
         ("64", 64),
         ("-3", -3),
-        ("1k", 1024),
         ("1.5k", 1536),
         ("1.0", 1.0),
         (".5", 0.5),
@@ -72,7 +66,6 @@ def test_letters_that_look_like_others_or_show_nothing_name_nothing(text):
         ("true", True),
         ("none", None),
         ("learned", "learned"),
-        ("1K", 1024),
         ("1e400", "1e400"),
     ],
 )
@@ -81,40 +74,32 @@ def test_values_have_these_types(text, value):
     assert found == value and type(found) is type(value)
 
 
-def test_an_integer_and_a_float_of_one_size_are_told_apart_in_text():
-    assert str(Spec.of("x", a=1)) == "x[a=1]"
-    assert str(Spec.of("x", a=1.0)) == "x[a=1.0]"
-
-
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        ("", "expected a name"),
         (" , ", "expected a name"),
-        ("a b", "letters, digits"),
         ("[x=1]", "letters, digits"),
+        ("rela linear", "did you mean 'rela,linear'?"),
+        ("local(flange=64)", "did you mean 'local[flange=64]'?"),
+        ("mine.py::Mine", "did you mean 'mine.py:Mine'?"),
+        ("[rela]", "did you mean 'rela'?"),
         ("gate+", "a name on each side of `+`"),
         ("delta//", "a name on each side of `//`"),
         ("delta/softmax", "letters, digits"),
         ("delta:0//softmax", "1 to 1,000 layers"),
         ("delta:999//softmax:999", "at most 1,000 layers"),
-        (":3", "letters, digits"),
-        ("mine.py:", "letters, digits"),
         ("na me.py:M", "a FILE.py has no blank in its path: rename it, or link to it; names have commas between them"),
         ("rela mine.py:M", "names have commas between them"),
         ("local[window=64", "is not closed"),
         ("local]window=64[", "closes nothing"),
         ("local[[window=64]]", "a parameter name"),
         ("local[window=64]x", "not closed at the end"),
-        ("local[]", "`parameter=value`"),
         ("local[64]", "`parameter=value`"),
-        ("local[window=]", "`parameter=value`"),
         ("local[window=1,]", "`parameter=value`"),
         ("local[=1]", "a parameter name"),
         ("local[window=1,window=2]", "given twice"),
         ("local[window=9..3]", "a range such as"),
         ("local[window=0..3]", "a range such as"),
-        ("local[window=a..b]", "a range such as"),
         ("local[window=1.5..3]", "a range such as"),
     ],
 )

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from attnbench.bench.core.errors import PluginError, SelectionError
+from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.core.targets import defined_in, target_of
@@ -62,11 +62,7 @@ def test_it_is_loaded_with_what_it_imports_from_its_own_folder(folder, name):
 
 def test_what_is_named_by_its_place_is_never_ours(folder):
     (folder / "attnbench.py").write_text(CODE, encoding="utf-8")
-    for name in (
-        "attnbench.py:sharp",
-        "attnbench.variants.maps.softmax:Softmax",
-        "attnbench.bench.core.files:os.abort",
-    ):
+    for name in ("attnbench.py:sharp", "attnbench.variants.maps.softmax:Softmax"):
         assert not VARIANTS.is_own(name) and VARIANTS.is_foreign(name) and TASKS.is_foreign(name)
     assert VARIANTS.is_own("softmax") and TASKS.is_own("recall")
 
@@ -79,13 +75,11 @@ def test_what_is_named_by_its_place_is_never_ours(folder):
         ("no_such_kit.layers:Mine", "no module 'no_such_kit.layers'"),
         ("mine.py", "say what in that file: mine.py:Wrong, mine.py:sharp"),
         ("mines.py", "FILE.py:NAME"),
-        ("round.py:Mine", "no file 'round.py' here, in "),
         ("link.py:Mine", "expected a file of Python, got 'link.py', which is .*/other"),
         ("pipe.py:Mine", "expected a file of Python, got 'pipe.py'"),
     ],
 )
 def test_what_is_not_there_is_told_before_anything_runs(folder, name, message):
-    (folder / "round.py").symlink_to("round.py")
     (folder / "other").write_text(CODE, encoding="utf-8")
     (folder / "link.py").symlink_to("other")
     os.mkfifo(folder / "pipe.py")
@@ -96,12 +90,6 @@ def test_what_is_not_there_is_told_before_anything_runs(folder, name, message):
 def test_a_class_of_another_kind_is_refused_as_a_task(folder):
     with pytest.raises(SelectionError, match=r"subclass of attnbench.tasks.contract.Task, got the class mine.py:Wrong"):
         TASKS.load("mine.py:Wrong")
-
-
-def test_a_file_that_raises_is_a_broken_plugin(folder):
-    (folder / "bad.py").write_text("class Mine: pass\nraise OSError('no disk')\n", encoding="utf-8")
-    with pytest.raises(PluginError, match="it does not load: OSError: no disk"):
-        VARIANTS.load("bad.py:Mine")
 
 
 def test_files_beside_a_named_file_count_in_its_hash(folder):

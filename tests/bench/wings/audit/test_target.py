@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from command_lines import answer
 from torch import nn
 
 from attnbench.bench.core.errors import SelectionError
@@ -113,3 +114,19 @@ def test_parameters_without_values_are_refused():
     with pytest.raises(SelectionError, match=r"device meta and have no values \(project.weight"):
         audit_module(Inner().to("meta"))
     assert isinstance(Settings.of(TinyConfig, "mine", SMALL, {}).made, TinyConfig)
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("mine.py:WIDTH", "a class, a function or an nn.Module, got int"),
+        ("mine.py:Mine --compile nothing", "expected a backend of torch.compile"),
+        ("mine.py:Mine --by-design FUTURE", "did you mean 'future'"),
+        ("transformers:Bertt", "has no model class 'Bertt', such as BertModel"),
+    ],
+)
+def test_a_mistake_is_answered_with_the_right_words(line, advice, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("import torch\nWIDTH = 3\nclass Mine(torch.nn.Module): ...\n")
+    found = answer(f"audit {line}")
+    assert found.code == 2 and advice in found.errors and found.errors.count("\n") == 1

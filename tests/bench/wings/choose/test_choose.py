@@ -43,6 +43,7 @@ def test_the_cheapest_variant_of_a_length_leads(results: Path) -> None:
     ("length", "options", "words"),
     [
         ("long", {}, "a length such as 512 or 16k"),
+        ("\u0661\u0660\u0662\u0664", {}, "a length such as 512 or 16k"),
         ("32k", {}, "at length 32,768"),
         ("1k", {"memory": "much"}, "a size such as"),
     ],

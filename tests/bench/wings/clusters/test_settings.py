@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from command_lines import answer
 
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.plan.executor_settings import ExecutorSettings
@@ -78,3 +79,18 @@ def test_a_suite_of_a_stranger_cannot_say_more(tmp_path: Path, table: str, words
     with pytest.raises(SelectionError, match=words) as caught:
         load_suite(str(path))
     assert "theirs.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("--executor slurm --executor-option account=x", "sbatch.account=…"),
+        ("--executor-option partition=gpu", "add --executor slurm;"),
+    ],
+)
+def test_a_mistake_is_answered_with_the_right_words(
+    line: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = answer(f"plan --variants rela --task sweep {line}")
+    assert found.code == 2 and advice in found.errors and found.errors.count("\n") == 1

@@ -1,10 +1,14 @@
 """Inspection: whose weights are shown, beside which tokens."""
 
+import sys
+from pathlib import Path
+from subprocess import run
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from command_lines import answer
 
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import SelectionError
@@ -102,3 +106,33 @@ def test_the_picture_has_every_weight_that_is_not_zero_at_its_tokens():
         [{"query": "1 a", "key": "1 x", "weight": 1.0}],
     ]
     assert panels[0]["encoding"]["x"]["scale"]["domain"] == ["1 x", "2 y"]
+
+
+COMMITTED = str(Path(__file__).parents[4] / "results")
+
+
+def test_a_word_that_is_no_key_lists_the_cells_that_have_it():
+    found = answer(["sample", "gate+softmax", "--results", COMMITTED])
+    first, *cells, more = found.errors.rstrip("\n").split("\n")
+    assert found.code == 2 and "gate+softmax" in first
+    assert cells and all("gate+softmax on" in cell for cell in cells) and more.strip().startswith("and ")
+
+
+def test_a_folder_without_records_is_answered_with_the_run_that_is_missing():
+    found = answer("sample tinyshakespeare --results nowhere")
+    assert found.code == 4 and "`attnbench run --variants rela --task tinyshakespeare`" in found.errors
+
+
+@pytest.mark.parametrize("command", ["inspect", "sample"])
+def test_a_wrong_key_is_answered_without_torch(command):
+    if command == "inspect":
+        pytest.importorskip("vl_convert", reason="the extra dashboard is not installed")
+    code = (
+        "import sys\n"
+        "from attnbench.bench.cli.app import run_app\n"
+        f"sys.argv = ['attnbench', {command!r}, 'nothing', '--results', {COMMITTED!r}]\n"
+        "assert run_app() == 2\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    found = run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0 and "got 'nothing'" in found.stderr, found.stderr

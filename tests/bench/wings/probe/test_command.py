@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from command_lines import answer
 from typer.testing import CliRunner
 
 import attnbench
@@ -15,12 +17,12 @@ from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import Property
 from attnbench.bench.gate import report as gate_report
-from attnbench.bench.gate.report import CheckReport, Setting
+from attnbench.bench.gate.report import SETTINGS, CheckReport, Setting
 from attnbench.bench.gate.result import Measured
 from attnbench.bench.run.events import LoggingListener
 from attnbench.bench.wings.probe import probe as module
 from attnbench.bench.wings.probe.order import SeesOrder
-from attnbench.bench.wings.probe.page import ProbedCost, probe_report
+from attnbench.bench.wings.probe.page import ProbedCost, gate_line, probe_report
 from attnbench.bench.wings.probe.run_probe import examined_by
 from attnbench.bench.wings.probe.score import Neighbour, ProbedTask
 from attnbench.bench.wings.probe.tasks import Examined
@@ -161,3 +163,27 @@ def test_a_probe_goes_from_the_gate_to_the_page_and_measures_nothing_twice(varia
     assert made == 2 * len(tasks) + 4
     again = attnbench.probe(variant, preset="smoke", results=tmp_path)
     assert len(attnbench.records(tmp_path)) == made and again.lines[1:] == found.lines[1:]
+
+
+def test_an_error_that_every_property_meets_is_told_once():
+    def broken(case):
+        raise ValueError("no")
+
+    results = [Property(name, broken).examine(SimpleNamespace(one_head_if_slow=None)) for name in ("finite", "causal")]
+    line = gate_line(examined_by(CheckReport("mine", tuple((SETTINGS[0], each) for each in results), seconds=1.0)))
+    assert "raised ValueError: no" in line.text and not line.evidence
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("lra-text", "'lra-text': that is a task"),
+        ("rela linear", "`attnbench probe entmax15`"),
+        ("rela --preset fast", "expected the preset quick or smoke"),
+        ("rela --preset Smoke", "did you mean 'smoke'?"),
+    ],
+)
+def test_a_mistake_is_answered_with_the_right_words(line, advice, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = answer(f"probe {line}")
+    assert found.code == 2 and advice in found.errors and found.errors.count("\n") == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from command_lines import answer
 from sent_folders import STEPS, curve, invoke, predictions, trained
 
 from attnbench.bench.core.errors import SelectionError, StoreError
@@ -505,3 +506,22 @@ def test_a_checkpoint_lies_beside_the_records_under_key_and_digest(
 ) -> None:
     cell = trained(bench, Store(tmp_path), "softmax", 12).cell
     assert Store(tmp_path).checkpoint(cell, "a-b-c") == tmp_path / "checkpoints" / f"{cell.key}-a-b-c.pt"
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("validate r/records", "name r"),
+        ("merge r --results a.txt", "expected a folder, got the file 'a.txt'"),
+        ("record softmax,rela", "expected one variant for an entry, got softmax,rela"),
+        ("results pack nowhere", "no Records in nowhere"),
+    ],
+)
+def test_a_mistake_is_answered_with_the_right_words(
+    line: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "r" / "records").mkdir(parents=True)
+    found = answer(line)
+    assert found.code in (2, 4) and advice in found.errors and found.errors.count("\n") == 1

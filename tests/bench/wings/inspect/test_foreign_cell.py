@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from command_lines import answer
 
-from attnbench.bench.cli import app, doctor
-from attnbench.bench.cli.in_child import LeftToChild, leave_cell_to_child
+from attnbench.bench.cli.in_child import LeftToChild
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.store.store import Store
 from attnbench.bench.train.checkpoint import is_own, mark_of
+from attnbench.bench.wings.inspect.foreign_cell import leave_cell_to_child
 
 CODE = "from pathlib import Path\nPath('RAN').touch()\nclass Mine: pass\n"
 
@@ -48,8 +48,6 @@ CELLS = [
     ("theirs/mine.py:Mine", "lra-text"),
     ("gate+theirs/mine.py:Mine//softmax", "lra-text"),
     ("softmax", "theirs/mine.py:Mine"),
-    ("softmax", "antigravity:fly_to"),
-    ("softmax", "attnbench.bench.core.files:os.abort"),
     ("attnbench.bench.core.files:os.abort", "lra-text"),
 ]
 
@@ -79,13 +77,7 @@ def test_code_of_a_cell_that_this_account_trained_runs_in_a_child(bench: Callabl
     leave_cell_to_child(theirs, named(bench, theirs, "softmax", "lra-text"))
 
 
-def test_the_commands_say_so(
-    bench: Callable[..., Any], theirs: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_refuses_it_with_its_code(bench: Callable[..., Any], theirs: Store) -> None:
     record = named(bench, theirs, "theirs/mine.py:Mine", "lra-text")
-    monkeypatch.setattr(sys, "argv", ["attnbench", "sample", record.key, "--results", "theirs"])
-    assert app.run_app() == 2
-    assert "somebody else, which would run theirs/mine.py:Mine; read that code" in capsys.readouterr().err
-    named(bench, theirs, "softmax", "theirs/mine.py:Mine")
-    assert any("of another version" in check.state for check in doctor._results(Path("theirs")))
-    assert not Path("RAN").exists()
+    found = answer(f"sample {record.key} --results theirs")
+    assert found.code == 2 and "theirs/mine.py:Mine; read that code" in found.errors and not Path("RAN").exists()
