@@ -49,10 +49,10 @@ def boards(
     """
     from ..board.kinds import with_published
     from ..board.select import scored
-    from ..plan.suite import load_suite
+    from ..plan.suite_file import read_suite
 
     table, predictions, keys = answered(results, notice, filters)
-    declared = None if suite is None else load_suite(suite).declaration
+    declared = None if suite is None else read_suite(suite).declaration
     found = scored(table, predictions, keys, margin, suite=declared, lengths=lengths, mode=mode)
     return with_published(found, suite) if published else found
 

@@ -33,12 +33,12 @@ def reports(
     average of each built-in suite whose tasks are all there comes before them.
     """
     from ..board.select_reports import reports_with_published, scored_reports
-    from ..plan.suite import load_suite
+    from ..plan.suite_file import read_suite
     from ..plan.suites import built_in
 
     table, predictions, keys = answered(results, notice, filters)
-    only = None if suite is None else load_suite(suite).declaration
-    known = [load_suite(name).declaration for name in built_in()]
+    only = None if suite is None else read_suite(suite).declaration
+    known = [read_suite(name).declaration for name in built_in()]
     found = scored_reports(table, predictions, keys, margin, suite=only, known=known)
     return reports_with_published(found) if published else found
 

@@ -117,11 +117,11 @@ def _items(what: What, load: bool) -> Iterator[Item]:
                 yield Item(name=name, origin=", ".join(tasks), description=_recipe_line(recipe))
         return
     if what is What.SUITES:
-        from ..plan.suite import load_suite
+        from ..plan.suite_file import read_suite
         from ..plan.suites import built_in
 
         for name in built_in():
-            yield Item(name=name, origin="attnbench", description=load_suite(name).description)
+            yield Item(name=name, origin="attnbench", description=read_suite(name).description)
         return
     registry = REGISTRIES[what]
     for entry in registry.entries():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from ..core.cell import REFERENCE, Lane, Selection
+from ..core.cell import Lane, Selection
 from ..core.errors import SelectionError
 from ..core.paths import RESULTS
 from ..core.spec import Spec
@@ -70,12 +70,3 @@ class Options:
         cores = os.cpu_count() or 1 if self.executor.name == "local" else 1024
         if not 0 <= self.threads <= max(cores, 2):
             raise SelectionError(f"expected 0 to {cores:,} threads, as this machine has cores, got {self.threads:,}")
-
-    @property
-    def declaration(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        """The suite's name, its tasks, and its variants with the reference: all pairs of these are corrected for.
-
-        They are fixed before anything is measured, so that no variant can change a verdict on two others.
-        """
-        variants = dict.fromkeys((REFERENCE, *map(str, self.variants)))
-        return self.suite, tuple(map(str, self.tasks)), tuple(variants)
