@@ -22,7 +22,6 @@ from attnbench.bench.score.pareto import frontier_shares
 from attnbench.bench.score.quality import metric_of, scores_by_variant
 from attnbench.bench.stats.bootstrap import corpus_score, resampled_scores
 from attnbench.bench.store.table import table_of
-from attnbench.bench.wings.choose.choose_board import Requirements, board_for_choice
 
 TIMES = [1.0, 1.1, 0.9, 1.05, 0.95]
 RNG = np.random.default_rng(11)
@@ -142,10 +141,14 @@ def test_accuracy_is_the_metric_where_it_was_measured_and_never_by_validation(be
     assert metric_of(table, board_keys(table)[0]).name == "accuracy"
 
 
-def test_the_frontier_knows_which_way_is_good(modelled) -> None:
+def with_times(modelled):
     for name, factor in (("softmax", 1.0), ("local-routing", 0.5), ("relative", 0.4), ("additive-lm", 2.0)):
         modelled.time(name, [factor * t for t in TIMES], TIMES)
-    table = table_of(modelled.records)
+    return table_of(modelled.records)
+
+
+def test_the_frontier_knows_which_way_is_good(modelled) -> None:
+    table = with_times(modelled)
     board_key = board_keys(table)[0]
     trials, timings = scores_by_variant(table, board_key, modelled.predictions), costs_by_variant(table, board_key)
     assert frontier_shares(trials, timings) == {
@@ -157,7 +160,12 @@ def test_the_frontier_knows_which_way_is_good(modelled) -> None:
     found = report_for_task(table, board_key, modelled.predictions, lambda name: None)
     assert found.quality == "bits/character" and found.better == "lower"
     assert {s["variant"] for s in found.pareto if s["on_frontier"]} == {"local-routing", "relative"}
-    chosen = board_for_choice(table, [board_key], Requirements(length=512), modelled.predictions)
+
+
+def test_a_choice_takes_the_fewest_bits(modelled) -> None:
+    wing = pytest.importorskip("attnbench.bench.wings.choose.choose_board")
+    table = with_times(modelled)
+    chosen = wing.board_for_choice(table, board_keys(table)[:1], wing.Requirements(length=512), modelled.predictions)
     assert [row.name for row in chosen.ranked] == ["local-routing", "softmax", "additive-lm"]
     assert "at most 0.02 bits worse than softmax" in chosen.question
     assert chosen.unranked[0].reason == "worse than softmax by more than 0.02 bits on lm"
