@@ -97,8 +97,8 @@ def test_what_examples_and_machines_explain_is_no_dispute(one: float, other: flo
 def test_boards_count_what_an_edited_harness_made(bench: Bench, tmp_path: Path) -> None:
     root = tmp_path / "board"
     (record, *_) = sent(bench, root, "softmax", 800)
-    assert "edited" not in text(api.boards(root)[0], "version")
+    assert "edited" not in text(api.boards(root)[0], "harness")
     edited = replace(record.machine, versions=record.machine.versions | {"harness": "0" * 16})
     sent(bench, root, "rela", 700, machine=edited)
     (board,) = api.boards(root)
-    assert "3 of 6 Records were made by an edited harness" in text(board, "version")
+    assert "3 of 6 were made by an edited harness" in text(board, "harness")
