@@ -17,8 +17,7 @@ from ..stats.bootstrap import DRAWS
 from ..stats.format import counted
 from ..stats.intervals import LEVEL, least_difference
 from ..stats.moderation import LEAST_POOL
-from ..store.problems import problem_of
-from ..store.rows import ResultRow
+from ..store.rows import ResultRow, problem_of
 from .board import Note
 from .notes import note, some
 from .task_context import BoardContext

@@ -11,8 +11,7 @@ from ..core.harness import NAME, is_edited
 from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS
 from ..score.key import BoardKey
 from ..stats.format import counted
-from ..store.problems import problem_of
-from ..store.rows import NOT_RANKED, REPEATED, ResultRow, is_disputed, tested, version_order
+from ..store.rows import NOT_RANKED, REPEATED, ResultRow, is_disputed, problem_of, tested, version_order
 from ..store.table import ResultTable
 from .board import Note
 from .notes import note, some

@@ -6,18 +6,22 @@ import json
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.cell import NO_ATTENTION, REFERENCE
+from ..core.entry_points import is_own, read_group
 from ..core.errors import AttnbenchError
 from ..core.metrics import RANKING_METRICS, Metric
 from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, VERSION_ZERO
 from ..core.record import Measurement, Outcome, Record
 from ..core.registry import TASKS
 from ..core.spec import Spec
-from .problems import problem_types
+
+if TYPE_CHECKING:
+    from ...tasks.contract import Problem
 
 
 class ResultRow(NamedTuple):
@@ -319,3 +323,26 @@ def is_disputed(one: Measurement, other: Measurement) -> bool:
         return False
     mean = min(max((one.value + other.value) / 2, 0.0), 1.0)
     return abs(one.value - other.value) > max(0.05, 5 * math.sqrt(2 * mean * (1 - mean) / examples))
+
+
+@cache
+def problem_types() -> tuple[type[Problem], ...]:
+    """The types under `attnbench.problems`, but for those of others: readers of Records import no foreign code."""
+    points = read_group("attnbench.problems").points.values()
+    return tuple(point.load() for point in points if is_own(point))
+
+
+def problem_of(setting: Mapping[str, Any]) -> type[Problem]:
+    """The type of problem that a preset is for: the one whose recipe has most fields that only some recipes have.
+
+    >>> problem_of({"layers": 2, "stride": 64}).__name__, problem_of({"layers": 2}).__name__
+    ('Language', 'Classification')
+    """
+    plain = min((problem.recipe for problem in problem_types()), key=lambda recipe: len(fields(recipe)))
+    shared = {field.name for field in fields(plain)}
+
+    def own_fields(problem: type[Problem]) -> tuple[int, bool]:
+        own = sum(field.name in setting for field in fields(problem.recipe) if field.name not in shared)
+        return own, problem.recipe is plain
+
+    return max(problem_types(), key=own_fields)
