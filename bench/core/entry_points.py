@@ -43,7 +43,9 @@ def read_group(group: str, declared: str = "") -> EntryPointGroup:
     """All names of `group`, and those of `declared`: `name=module:attribute`, several joined by semicolons."""
     found = EntryPointGroup()
     claims: dict[str, list[EntryPoint]] = {}
-    for point in (*_installed(group, found), *_declared(group, declared, found)):
+    lines = [line.partition("=") for line in map(str.strip, declared.split(";")) if line]
+    of_script = [EntryPoint(name.strip(), target.strip(), group) for name, _, target in lines]
+    for point in (*_installed(group, found), *of_script):
         problem = _problem_of(point)
         if problem:
             found.disabled.append(_entry(point, problem))
@@ -129,12 +131,6 @@ def _points_of(dist: Distribution, group: str, found: EntryPointGroup) -> Iterat
             name, _, target = (part.strip() for part in line.partition("="))
             point = EntryPoint(name, target, group)
             yield point._for(dist)  # type: ignore[attr-defined]
-
-
-def _declared(group: str, declared: str, found: EntryPointGroup) -> Iterator[EntryPoint]:
-    for line in filter(None, map(str.strip, declared.split(";"))):
-        name, _, target = (part.strip() for part in line.partition("="))
-        yield EntryPoint(name, target, group)
 
 
 def _problem_of(point: EntryPoint) -> str:
