@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 import attnbench
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import load_suite
 from attnbench.bench.score import learning
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.score.quality import scores_by_variant

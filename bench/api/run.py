@@ -150,7 +150,7 @@ def _runner(
     only_plans: bool = False,
     **options: Any,
 ) -> Runner:
-    from ..plan.suite import options_of
+    from ..plan.options import options_of
     from ..run.events import LoggingListener
     from ..run.runner import Runner
 

@@ -12,7 +12,7 @@ from ..core.errors import AttnbenchError, DataError, SelectionError
 from ..core.registry import TASKS, nearest
 from ..core.spec import Spec, parse_selection
 from ..plan.facts import recipe_facts, resolve
-from ..plan.suite import load_suite
+from ..plan.options import load_suite
 from ..plan.suites import built_in
 from ..process.ask import ask
 from ..stats.format import counted

@@ -21,7 +21,7 @@ from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.registry import TASKS, VARIANTS, Registry
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.suite import built_in, load_suite
+from attnbench.bench.plan.options import built_in, load_suite
 from attnbench.bench.wings.published.boards import published
 from attnbench.tasks.contract import Availability, DataPlace
 

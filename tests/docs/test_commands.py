@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 import attnbench
 from attnbench.bench.cli.app import UsageProblem, app
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import load_suite
 from attnbench.docs.generator.repository import ROOT, markdown_files
 from attnbench.variants.contract import AttentionShape, Mask
 

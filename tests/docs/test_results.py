@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import load_suite
 from attnbench.bench.stats.intervals import NoiseSource, seeds_needed
 from attnbench.bench.store.store import Store
 from attnbench.docs.generator.boards import tables

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.bench.core.record import Machine
-from attnbench.bench.plan.suite import options_of
+from attnbench.bench.plan.options import options_of
 from attnbench.bench.run.executors import local
 from attnbench.bench.run.executors.run_job import run_job
 from attnbench.bench.wings.clusters import node, slurm

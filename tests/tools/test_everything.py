@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec, parse_selection
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import load_suite
 from attnbench.variants.contract import AttentionShape, Mask
 
 TOOLS = Path(__file__).parents[2] / "tools"

@@ -10,7 +10,7 @@ import pytest
 
 import attnbench
 from attnbench.bench.core.metrics import ACCURACY
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import load_suite
 from attnbench.bench.store.store import Store
 
 COMMITTED = Path(__file__).parents[3] / "results"

@@ -10,7 +10,7 @@ from command_lines import answer
 from attnbench.bench.cli.run import run
 from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.spec import bytes_of
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import load_suite
 
 RESULTS = str(Path(__file__).parents[3] / "results")
 

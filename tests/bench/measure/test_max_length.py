@@ -5,7 +5,7 @@ import pytest
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.measure.max_length import GRAIN, PRECISION, MaxLength, search_max_length
-from attnbench.bench.plan.suite import with_longest
+from attnbench.bench.plan.options import with_longest
 
 
 def attempts(limit: int, why: str = "memory", **bounds: int) -> tuple[MaxLength, list[int]]:

@@ -9,8 +9,7 @@ from attnbench.bench.api.run import RunOptions
 from attnbench.bench.cli.options import RUN
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.options import Options
-from attnbench.bench.plan.suite import options_of
+from attnbench.bench.plan.options import Options, options_of
 
 DISSOLVED = {"match_parameters", "memory_budget", "jobs", "executor_options"}
 """Keywords that change the variants, the tasks or the executor, and are no fields of Options."""

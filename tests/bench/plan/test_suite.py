@@ -5,7 +5,7 @@ import pytest
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import load_suite
 from attnbench.bench.plan.suites import built_in
 
 

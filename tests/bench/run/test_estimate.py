@@ -22,7 +22,7 @@ from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import load_suite
 from attnbench.bench.process.ask import asking
 from attnbench.bench.run import estimate
 from attnbench.bench.run.estimate import COUNTED_LENGTHS, GPUS, CountWork, Estimator, Rates, at_length, machines

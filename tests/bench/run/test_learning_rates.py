@@ -9,7 +9,7 @@ from attnbench.bench.core.cell import FIRST_TUNING_SEED, Cell, Job
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.suite import options_of
+from attnbench.bench.plan.options import options_of
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.events import CellFinished, LoggingListener
 from attnbench.bench.run.lanes.train import train_cell

@@ -17,7 +17,7 @@ from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
 from attnbench.bench.plan.facts import task_facts
-from attnbench.bench.plan.suite import options_of
+from attnbench.bench.plan.options import options_of
 from attnbench.bench.run import runner as module_of_runner
 from attnbench.bench.run.events import CellFinished, LoggingListener, OnEvent
 from attnbench.bench.run.executors import local as module

@@ -6,8 +6,7 @@ import pytest
 
 from attnbench.bench.core.errors import DataError
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.options import Options
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import Options, load_suite
 from attnbench.bench.run.events import RunListener
 from attnbench.bench.run.runner import Runner
 from attnbench.tasks.contract import DataPlace

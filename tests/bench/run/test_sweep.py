@@ -5,7 +5,7 @@ import torch
 
 from attnbench.bench.board.length_board import boards_over_lengths
 from attnbench.bench.core.record import Outcome
-from attnbench.bench.plan.suite import options_of
+from attnbench.bench.plan.options import options_of
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.events import CellFinished, LoggingListener, TrainingProgress
 from attnbench.bench.run.lanes import time as lane

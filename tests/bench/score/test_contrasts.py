@@ -11,7 +11,7 @@ from moderated_t import fitted, half_width_of_seeds
 from scipy import stats
 
 from attnbench.bench.core.metrics import METRICS
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.suite_file import read_suite
 from attnbench.bench.score.contrasts import COMPARISON_SETS, Contrast, Contrasts, mean_contrast
 from attnbench.bench.score.quality import SeedScores, is_unlearned
 from attnbench.bench.stats.intervals import Share
@@ -218,7 +218,7 @@ def test_nothing_is_within_the_margin_of_a_reference_that_did_not_learn() -> Non
 
 
 def test_the_comparison_set_is_that_of_the_suite_lra() -> None:
-    assert set(COMPARISON_SET) == set(load_suite("lra").declaration[2])
+    assert set(COMPARISON_SET) == set(read_suite("lra").declaration[2])
 
 
 def test_seeds_needed_and_the_minimal_effect_agree() -> None:

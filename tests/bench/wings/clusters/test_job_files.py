@@ -17,7 +17,7 @@ from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.plan.suite import options_of
+from attnbench.bench.plan.options import options_of
 from attnbench.bench.run.events import Began, CellFinished, Event, RunListener, Stage, TrainingProgress
 from attnbench.bench.run.executors.engines import status_of
 from attnbench.bench.run.runner import Runner

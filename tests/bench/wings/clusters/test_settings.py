@@ -7,7 +7,7 @@ from command_lines import answer
 
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.plan.executor_settings import ExecutorSettings
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import load_suite
 from attnbench.bench.wings.clusters.settings import RayOptions, SlurmOptions
 
 SUITE = """

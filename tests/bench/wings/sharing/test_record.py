@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from attnbench.bench.cli import run
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.hashing import content_hash
-from attnbench.bench.plan.suite import load_suite
+from attnbench.bench.plan.options import load_suite
 from attnbench.tasks.language_modeling.tinyshakespeare import TinyShakespeare
 
 
