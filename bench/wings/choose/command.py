@@ -50,7 +50,7 @@ def choose(
 def _say_lengths(timed: Mapping[CostMode, Sequence[int]], asked: CostMode, results: Path) -> None:
     """Prints the lengths that `choose` can answer for, and a command that asks for one of them."""
     from ...board.length_board import MODES
-    from .choose_board import command_for_times
+    from .choose import command_for_times
 
     if not timed:
         say(f"Nothing in {results} was timed. Time some variants over lengths first:")

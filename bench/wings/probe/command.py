@@ -14,7 +14,6 @@ from ...cli.options import RESULTS, CallText, Device, Json, Results, Seconds, Th
 from ...cli.output import say, say_json, warn
 from ...core.errors import Unsupported
 from ...core.spec import with_call
-from .tasks import CAUSAL_TASKS
 
 
 @command("Own", "attnbench probe entmax15")
@@ -44,6 +43,7 @@ def probe(
     from ...cli.live import Live
     from ...cli.pages import say_page
     from .probe import probe as probe_of
+    from .score import CAUSAL_TASKS
 
     given: dict[str, Any] = {"results": results, "device": device, "threads": threads, "timeout": timeout}
     with Live(quiet=json) as live:

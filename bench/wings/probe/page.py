@@ -16,9 +16,8 @@ from ...score.key import board_keys
 from ...score.settings import LENGTH, series_of
 from ...stats.format import listed, percent
 from ...stats.scoring import ratio
-from ...store.table import ResultTable, table_of
-from .score import HELD, Neighbour, ProbedTask, neighbours, probed_task
-from .tasks import CAUSAL_TASKS, Examined
+from ...store.table import table_of
+from .score import CAUSAL_TASKS, HELD, Examined, Neighbour, ProbedTask
 
 HEADLINE_LENGTH = 1_024
 """Tokens at which the headline states the cost, or else the longest length that was timed."""
@@ -100,20 +99,6 @@ class ProbeReport:
             found += [f"{line.topic:{width}}{line.text}", *(f"{'':{width}}{text}" for text in below)]
         # a reason of a plugin makes no line of its own
         return "\n".join(text.replace("\n", " ") for text in [*found, "", *self.notes])
-
-
-def page_of(
-    variant: str,
-    examined: Examined,
-    trained: Sequence[Record],
-    beside: Sequence[Record],
-    timed: Sequence[Record],
-    tables: Sequence[ResultTable],
-) -> ProbeReport:
-    """The page from Records: the variant's and the reference's trainings, a sweep, and all that it is compared with."""
-    reference = {str(record.cell.task): probed_task(record) for record in beside}
-    tasks = [(found, reference.get(found.task)) for found in map(probed_task, trained)]
-    return probe_report(variant, examined, tasks, costs_of(timed, variant), neighbours(tables, trained))
 
 
 def probe_report(

@@ -22,7 +22,7 @@ from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
-from attnbench.bench.wings.choose.choose_board import Requirements, board_for_choice
+from attnbench.bench.wings.choose.choose import Requirements, board_for_choice
 from attnbench.bench.wings.published.boards import published_board
 from attnbench.bench.wings.serving_boards.boards import board_for_serving, serving_sweeps
 

@@ -13,7 +13,7 @@ from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.core.spec import bytes_of
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
-from attnbench.bench.wings.choose.choose_board import Requirements, board_for_choice
+from attnbench.bench.wings.choose.choose import Requirements, board_for_choice
 
 TIMES = [1.0, 1.02, 0.98, 1.01, 0.99]
 

@@ -21,11 +21,9 @@ from attnbench.bench.gate.report import SETTINGS, CheckReport, Setting
 from attnbench.bench.gate.result import Measured
 from attnbench.bench.run.events import LoggingListener
 from attnbench.bench.wings.probe import probe as module
-from attnbench.bench.wings.probe.order import SeesOrder
 from attnbench.bench.wings.probe.page import ProbedCost, gate_line, probe_report
-from attnbench.bench.wings.probe.run_probe import examined_by
-from attnbench.bench.wings.probe.score import Neighbour, ProbedTask
-from attnbench.bench.wings.probe.tasks import Examined
+from attnbench.bench.wings.probe.probe import SeesOrder, examined_by
+from attnbench.bench.wings.probe.score import Examined, Neighbour, ProbedTask
 
 PLACES = {(("length", 64.0),): 1.0, (("length", 1024.0),): 0.95}
 DONE = ProbedTask("selective-copy", "mine", PLACES, trained=64, steps=800, learning_rate=2e-3, examples=600)
@@ -148,7 +146,7 @@ def test_a_red_property_has_its_value_its_limit_and_a_cause():
     ("variant", "tasks"), [("linear", ["recall", "selective-copy", "max"]), ("fastformer", ["max-pooled"])]
 )
 def test_a_probe_goes_from_the_gate_to_the_page_and_measures_nothing_twice(variant, tasks, monkeypatch, tmp_path):
-    monkeypatch.setattr("attnbench.bench.wings.probe.run_probe.SWEPT_LENGTHS", (32, 64))
+    monkeypatch.setattr("attnbench.bench.wings.probe.probe.SWEPT_LENGTHS", (32, 64))
     monkeypatch.setattr(gate_report, "LENGTH", 96)
     said, told = [], LoggingListener()
     told.notice = said.append

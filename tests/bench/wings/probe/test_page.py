@@ -8,8 +8,7 @@ from attnbench.bench.core.interval import Interval
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.store.table import table_of
 from attnbench.bench.wings.probe.page import ProbedCost, costs_of, probe_report
-from attnbench.bench.wings.probe.score import Neighbour, neighbours, probed_task
-from attnbench.bench.wings.probe.tasks import Examined
+from attnbench.bench.wings.probe.score import Examined, Neighbour, neighbours, probed_task
 
 GREEN = Examined(holding=("causal", "padding content", "padding length"), not_applicable=4, seconds=12.0)
 RECALL = ((64, 4), (64, 16), (128, 32), (256, 64), (512, 16), (2048, 16))
