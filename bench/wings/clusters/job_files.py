@@ -30,8 +30,9 @@ from ...core.cell import Job, Lane
 from ...core.decode import convert, parse_json, to_builtins
 from ...core.errors import AttnbenchError, StoreError
 from ...core.files import made_folder, open_regular, open_to_append, read_regular, replacing
-from ...run.events import Alive, Began, CellFinished, CellStarted, Event, TrainingProgress, decode, encode
+from ...run.events import Alive, Began, CellFinished, CellStarted, Event, Failed, TrainingProgress, decode, encode
 from ...run.executors.executor import JOBS
+from ...run.executors.run_job import WorkerError
 
 QUIET_SECONDS = 10.0
 """Seconds between two reports of a job: a thousand nodes share one file system."""
@@ -279,6 +280,52 @@ class EventLog:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+@dataclass(slots=True)
+class Followed:
+    """A job and how far its events were read; `left`: keys of Cells without a Record."""
+
+    job: Job
+    files: JobFiles
+    read: int = 0
+    left: set[str] = field(init=False)
+    outcomes: Counter[str] = field(init=False, default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.left = {cell.key for cell in self.job.cells}
+
+    @property
+    def block(self) -> str:
+        return self.job.id
+
+    def news(self) -> Iterator[Event]:
+        """Yields the events since the last call; see `taken`."""
+        events, self.read = self.files.events(self.block, self.read)
+        yield from self.taken(events)
+
+    def taken(self, events: list[Event]) -> Iterator[Event]:
+        """Yields events of this job. Raises WorkerError where the person must act.
+
+        Records of other Cells than those of the job are passed over: whoever may write in the folder wrote them.
+        """
+        cells = {cell.key: cell for cell in self.job.cells}
+        for event in events:
+            if isinstance(event, Failed):
+                # the next start of the job must not meet it again
+                self.files.forget(self.block)
+                raise WorkerError(event.message, event.exit_code)
+            if isinstance(event, CellFinished):
+                if event.record.cell != cells.get(event.record.key):
+                    continue
+                if event.record.key in self.left:
+                    self.left.remove(event.record.key)
+                    self.outcomes[str(event.record.outcome)] += 1
+            yield event
+
+    def end(self) -> None:
+        """Marks the job as done, once its Records are stored."""
+        self.files.end(self.block, self.outcomes)
 
 
 def submission_of(job: Job, seconds: float | None) -> Submission:

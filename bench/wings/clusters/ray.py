@@ -37,8 +37,7 @@ from ...run.events import CellFinished, Event, Failed, OnEvent, decode, encode
 from ...run.executors.executor import JOBS, Needs
 from ...run.executors.run_job import WorkerError
 from ...store.store import Store, is_artifact_name
-from .follow import Followed
-from .job_files import JobFiles, submission_of
+from .job_files import Followed, JobFiles, submission_of
 from .node import describe_node, prepare_data, run_here
 from .settings import RayOptions, gigabytes_of
 

@@ -35,8 +35,7 @@ from ...process.child import decode_order, encode_order
 from ...run.events import Began, CellFinished, CellStarted, OnEvent
 from ...run.executors.executor import Needs
 from ...run.executors.run_job import WorkerError
-from .follow import Followed
-from .job_files import JobFiles, submission_of
+from .job_files import Followed, JobFiles, submission_of
 from .node import describe_node, prepare_data, run_here
 from .settings import SlurmOptions, gigabytes_of, seconds_of
 

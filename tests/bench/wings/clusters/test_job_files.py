@@ -27,7 +27,7 @@ from attnbench.bench.wings.clusters.job_files import JobFiles, Submission
 
 MACHINE = Machine(id="m", system="s", processor="p", cores=2, threads=1, memory_bytes=1)
 BLOCK = "0123456789abcdef"
-SUBMITTED = Submission(block=BLOCK, lane="train", cells={"k": "rela on t"}, executor="local",
+SUBMITTED = Submission(block=BLOCK, lane="train", cells={"k": "rela on t"}, executor="ray",
                        submitted="2026-01-01T00:00:00+00:00", seconds=60.0)  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_a_link_to_another_folder_is_neither_written_nor_swept(tmp_path: Path) -
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "jobs").symlink_to(other.folder)
     files = JobFiles(tmp_path / "r")
-    files.forget_ended()
+    files.forget_ended("ray")
     assert files.submissions() == [] and files.blocks_with_events() == []
     with pytest.raises(StoreError, match="a link"), files.submitting():
         pass
@@ -149,10 +149,10 @@ def test_status_tells_what_is_queued_runs_and_has_ended(tmp_path: Path) -> None:
         files.end(BLOCK, {"ok": 1})
         (block,) = status_of(tmp_path).jobs
         assert (block.state, block.node, block.outcomes) == ("done", "node-7", {"ok": 1})
-        files.forget_ended()
+        files.forget_ended("ray")
         assert len(status_of(tmp_path).jobs) == 1
     # the next run starts with an empty list
-    files.forget_ended()
+    files.forget_ended("ray")
     assert status_of(tmp_path).jobs == ()
 
 
@@ -161,7 +161,7 @@ def test_what_nobody_submits_any_more_is_interrupted_unless_slurm_has_it(tmp_pat
     files.submit(SUBMITTED)
     files.submit(replace(SUBMITTED, block="fedcba9876543210", executor="slurm", handle="12_3"))
     assert {each.executor: each.state for each in status_of(tmp_path).jobs} == {
-        "local": "interrupted", "slurm": "queued",
+        "ray": "interrupted", "slurm": "queued",
     }  # fmt: skip
 
 
