@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ...cli.command import command
-from ...cli.in_child import leave_to_child
+from ...cli.command import command, leave_to_child
 from ...cli.options import RESULTS, DataDir, Device, Results
-from ...cli.output import say, warn
-from ...cli.tables import print_rows
+from ...cli.output import print_rows, say, warn
 
 
 @command("Measure", "attnbench convert ./my-model --to entmax15 --text text.txt")
@@ -61,9 +59,8 @@ def convert(
     VARIANTS.resolve(Spec.parse(to))
     # importing torch takes seconds, which a wrong word must not cost
     from ...measure.machine import choose_device
-    from .convert import ConvertSetting, default_text
+    from .convert import ConvertSetting, default_text, sentence_of, tables_of
     from .convert import convert as converted
-    from .convert_table import sentence_of, tables_of
 
     setting = ConvertSetting(
         to=to, alphas=alphas, temperatures=tried, steps=steps, seeds=seeds, learning_rate=learning_rate, batch=batch,

@@ -34,9 +34,17 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from attnbench.bench.wings.convert.convert import ConvertSetting, alpha_of, convert, with_alpha
+from attnbench.bench.wings.convert.convert import (
+    ConvertSetting,
+    alpha_of,
+    convert,
+    gap_closed,
+    sentence_of,
+    tables_of,
+    with_alpha,
+    zeros_of,
+)
 from attnbench.bench.wings.convert.convert_data import data_of
-from attnbench.bench.wings.convert.convert_table import gap_closed, sentence_of, tables_of, zeros_of
 from attnbench.bench.wings.convert.pretrained import load_checkpoint
 
 CPU = torch.device("cpu")
