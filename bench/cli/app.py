@@ -8,8 +8,10 @@ import io
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -18,9 +20,7 @@ from typer.core import TyperGroup
 from ..core.entry_points import load_point, read_group
 from ..core.errors import AttnbenchError, PluginError, StoreError
 from ..process.ask import Reporter, Request, ask, asking
-from .advice import advice_for
-from .command import PANELS, parser_of
-from .in_child import LeftToChild
+from .command import PANELS, LeftToChild, parser_of
 from .output import flush, give_up, say, tolerate_any_encoding, warn, warn_of
 
 # typer brings a click of its own since 0.20 and needs the separate package before; this names its errors in both
@@ -38,8 +38,14 @@ COMMAND_PATIENCE = 60.0
 TRACEBACK = "ATTNBENCH_TRACEBACK"
 """The environment variable that shows the traceback of a fault."""
 
+RIGHT_RUN = "attnbench run --variants rela,entmax15 --task lra-text"
+"""A right use of the first command that anybody tries."""
+
+ORDER = "Got unexpected extra argument", "Missing argument", "Missing option", "is not one of 'variant', 'task'"
+"""Words of the parser for a mistake in the order or number of words, which it alone cannot put right."""
+
 COMMANDS = {
-    "run": "run:run", "plan": "run:plan", "status": "status:status", "data": "data:app", "doctor": "doctor:doctor",
+    "run": "run:run", "plan": "run:plan", "status": "run:status", "data": "data:app", "doctor": "doctor:doctor",
     "leaderboard": "leaderboard:leaderboard", "compare": "compare:compare", "dashboard": "pages:dashboard",
     "explain": "pages:explain", "list": "catalogue:list_", "show": "catalogue:show",
     "check": "check:check", "new": "plugin:new",
@@ -213,3 +219,34 @@ def _usage(problem: Any) -> int:
         example = str(getattr(command, "epilog", None) or "").removeprefix("Example: ")
         warn(f"attnbench: {message}; {advice_for(message, path, sys.argv, example)}")
     return int(problem.exit_code)
+
+
+def advice_for(message: str, path: str, words: Sequence[str] = (), example: str = "") -> str:
+    """The right use, where a problem is of words in a wrong place, else where to read; `path`: the command's words.
+
+    `words`: all that stood on the command line; `example`: a right use of that command.
+
+    >>> advice_for("No such option: --tsk", "attnbench run")
+    'see `attnbench run --help`'
+    >>> advice_for("Missing option '--length'", "attnbench choose", [], "attnbench choose --length 512")
+    'write `attnbench choose --length 512`, or see `attnbench choose --help`'
+    >>> advice_for("No such option: -p", "attnbench plan", ["attnbench", "plan", "-preset", "smoke"])
+    'options have two dashes: write `--preset`, or see `attnbench plan --help`'
+    """
+    name = path.removeprefix("attnbench").strip()
+    for word, following in pairwise([*words, ""]):
+        if message.startswith("No such option") and re.fullmatch("-[a-z][a-z-]+", word):
+            return f"options have two dashes: write `-{word}`, or see `{path} --help`"
+        if message.startswith("Got unexpected extra argument") and word.endswith(",") and following:
+            return f"write no space after a comma: `{word}{following}`, or see `{path} --help`"
+    if "--" in words and any(word.startswith("-") for word in words[words.index("--") + 1 :]):
+        return f"leave out `--`: no option is read behind it; or see `{path} --help`"
+    if "'--seeds'" in message and any(re.fullmatch(r"(--seeds=)?[0-9]+(,[0-9]+)+", word) for word in words):
+        return "write how many, as in `--seeds 3` for the seeds 0, 1 and 2"
+    if not name and message.startswith("No such option"):
+        return f"options follow the command, as in `{RIGHT_RUN}`; see `attnbench --help`"
+    if message.startswith("No such option: --json"):
+        return f"write `{path} --format json`, or see `{path} --help`"
+    if example and any(words in message for words in ORDER):
+        return f"write `{example}`, or see `{path} --help`"
+    return f"see `{path} --help`"

@@ -20,8 +20,7 @@ from ..stats.format import counted
 from . import completion
 from .command import command
 from .options import DataDir, Json
-from .output import say, say_json
-from .tables import print_rows
+from .output import print_rows, say, say_json
 
 if TYPE_CHECKING:
     from ...tasks.contract import Problem, Recipe, Task

@@ -1,4 +1,4 @@
-"""The mark of a command, with its place in the help and a right use of it, and the typer class of all commands.
+"""The mark of a command, with its place in the help and a right use of it; its typer class; its way to a child.
 
 A command is a function, or a `typer.Typer` of several, below an entry point of `attnbench.commands` where a package
 brings it. Its module is imported before its command runs and for `attnbench --help`, so that libraries
@@ -8,10 +8,14 @@ belong into functions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from ..core.registry import Registry
+    from ..core.spec import Spec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,3 +57,17 @@ def parser_of(name: str, found: Callable[..., Any] | typer.Typer) -> Any:
     panel = getattr(found, "panel", PANELS[-1])
     alone.command(name, cls=Command, epilog=example and f"Example: {example}", rich_help_panel=panel)(found)
     return typer.main.get_command(alone)
+
+
+class LeftToChild(Exception):
+    """The whole command is to be run by the child that answers for the plugin `name`; `app.py` does that."""
+
+    def __init__(self, registry: Registry, name: str):
+        super().__init__(name)
+        self.registry, self.name = registry, name
+
+
+def leave_to_child(registry: Registry, spec: Spec) -> None:
+    """Does nothing for a plugin of attnbench, and in the child; else raises LeftToChild."""
+    if registry.is_foreign(spec.name):
+        raise LeftToChild(registry, spec.name)

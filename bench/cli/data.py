@@ -16,10 +16,9 @@ from ..plan.options import load_suite
 from ..plan.suites import built_in
 from ..process.ask import ask
 from ..stats.format import counted
-from .in_child import leave_to_child
+from .command import leave_to_child
 from .options import DataDir, Json, Offline
-from .output import say, say_json
-from .tables import print_rows
+from .output import print_rows, say, say_json
 
 if TYPE_CHECKING:
     from ...tasks.contract import Task

@@ -17,8 +17,7 @@ import typer
 from ... import __version__
 from .command import command
 from .options import RESULTS, DataDir, Json, Results
-from .output import say_json
-from .tables import print_rows
+from .output import print_rows, say_json
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

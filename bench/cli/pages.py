@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .command import command
+from .command import command, leave_to_child
 from .leaderboard import refuse_unwritable, replace_text
 from .options import FILTERS, Figures, Picture, Published, folder, sharing
 from .output import say, warn
@@ -183,7 +183,6 @@ def _map(spec: Spec) -> Map:
     from ...variants.contract import AttentionShape, ScoredVariant
     from ..core.errors import SelectionError
     from ..core.registry import VARIANTS
-    from .in_child import leave_to_child
 
     leave_to_child(VARIANTS, spec)
     shape = AttentionShape(heads=1, head_dim=4, max_length=3)

@@ -1,4 +1,4 @@
-"""`attnbench run` and `attnbench plan`."""
+"""`attnbench run`, `plan` and `status`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from ..core.cell import REFERENCE
 from ..core.errors import AttnbenchError, SelectionError
 from ..stats.format import counted, listed
 from .command import command
-from .options import RUN, Json, Offline, Seconds, folder, selected, sharing
-from .output import say, say_json, warn
-from .tables import print_rows
+from .options import RESULTS, RUN, Json, Offline, Results, Seconds, folder, selected, sharing
+from .output import line_of, print_rows, say, say_json, warn
 
 if TYPE_CHECKING:
     from ..board.board import Board
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 
 MOST_COMPARED = 3
 """Tasks whose comparison a run ends with; `attnbench compare` has them all."""
+
+JOBS_SHOWN = 40
+"""Jobs that are listed; the others are counted."""
 
 
 @command("Measure", "attnbench run --variants rela,entmax15 --task lra-text")
@@ -227,3 +229,42 @@ def _grouped(made: Plan) -> Iterator[tuple[str, ...]]:
         seconds = made.seconds_of(left)
         cost = f", about {duration(seconds)}" if seconds >= 1 else ""
         yield task, lane, f"{counted(len(steps), 'cell')}, {len(left)} to run{cost}"
+
+
+@command("Measure", "attnbench status --results results/lra")
+def status(results: Results = RESULTS, json: Json = False) -> None:
+    """Show the jobs that the last run sent to slurm or ray: their state, start, node and time left."""
+    from ..api import boards as boards_api
+    from ..api import run as run_api
+    from .live import duration
+
+    if not results.is_dir():
+        raise SelectionError(f"no folder {results}; name the one of a run with --results")
+    found = run_api.status(results)
+    if json:
+        say_json({"jobs": [job.to_json() for job in found.jobs], "submitting": found.submitting})
+        return
+    if not found.jobs:
+        # a run on this machine has no queue that outlives it
+        records = boards_api.records(results, notice=warn)
+        last = f", the last of `{records[-1].cell}` at {records[-1].started}" if len(records) else ""
+        say(f"No job of slurm or ray is known in {results}. It has {counted(len(records), 'Record')}{last}.")
+        say("`attnbench plan` with the options of a run shows what it has left to do.")
+        return
+    say(", ".join(f"{count} {state}" for state, count in found.counts.items()))
+    if not found.submitting and found.counts.keys() - {"done", "failed"}:
+        say("No command follows them: `attnbench run` with the same options collects what ended, and goes on.")
+    order = {"running": 0, "failed": 1, "interrupted": 2, "queued": 3, "done": 4}
+    listed = sorted(found.jobs, key=lambda job: order[job.state])
+    for job in listed[:JOBS_SHOWN]:
+        place = f"{job.executor} {job.handle}".strip() + (f" on {job.node}" if job.node else "")
+        parts = [f"{job.state:<11}", job.what, place, f"since {job.since}" if job.since else ""]
+        if job.steps:
+            parts.append(f"step {job.done:,} of {job.steps:,}")
+        if job.left is not None and job.state in ("running", "queued"):
+            parts.append(f"about {duration(job.left)}" + (" left" if job.state == "running" else ""))
+        if job.outcomes:
+            parts.append(", ".join(f"{count} {outcome}" for outcome, count in sorted(job.outcomes.items())))
+        say(line_of("  ".join(filter(None, parts))))
+    if len(listed) > JOBS_SHOWN:
+        say(f"and {len(listed) - JOBS_SHOWN:,} more; `--json` lists all")

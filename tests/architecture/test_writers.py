@@ -12,7 +12,7 @@ WRITES = {
 """Functions and methods that change files, by their last name."""
 
 ELSEWHERE = {
-    "bench/wings/inspect/inspect_command.py": "pictures in the folder that the person names with --out",
+    "bench/wings/inspect/command.py": "pictures in the folder that the person names with --out",
     "bench/cli/leaderboard.py": "a file that the person names with --out, be it a link or a device",
     "bench/cli/output.py": "the null device",
     "bench/cli/pages.py": "pictures in the folder that the person names with --out",

@@ -40,7 +40,7 @@ from attnbench.bench.core.record import Record
 from attnbench.bench.store.artifacts import MOST_EXAMPLES, curve_of, results_of
 from attnbench.bench.store.packs import DamagedArtifact
 from attnbench.bench.store.store import Store
-from attnbench.bench.wings.sharing.commands import merge
+from attnbench.bench.wings.sharing.command import merge
 from attnbench.bench.wings.sharing.validate import validate_records
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")

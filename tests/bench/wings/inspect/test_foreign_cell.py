@@ -11,13 +11,13 @@ import pytest
 import torch
 from command_lines import answer
 
-from attnbench.bench.cli.in_child import LeftToChild
+from attnbench.bench.cli.command import LeftToChild
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.store.store import Store
 from attnbench.bench.train.checkpoint import is_own, mark_of
-from attnbench.bench.wings.inspect.foreign_cell import leave_cell_to_child
+from attnbench.bench.wings.inspect.command import leave_cell_to_child
 
 CODE = "from pathlib import Path\nPath('RAN').touch()\nclass Mine: pass\n"
 

@@ -10,7 +10,7 @@ from sent_folders import invoke, trained
 from attnbench.bench.core.record import Machine, Record
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
-from attnbench.bench.wings.sharing.commands import merge
+from attnbench.bench.wings.sharing.command import merge
 from attnbench.bench.wings.sharing.validate import validate_records
 
 Bench = Callable[..., object]

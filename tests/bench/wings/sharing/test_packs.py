@@ -12,7 +12,7 @@ from sent_folders import invoke, trained
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.store import packs
 from attnbench.bench.store.store import Store
-from attnbench.bench.wings.sharing.commands import merge
+from attnbench.bench.wings.sharing.command import merge
 from attnbench.bench.wings.sharing.validate import validate_records
 
 Bench = Callable[..., object]

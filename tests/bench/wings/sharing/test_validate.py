@@ -19,7 +19,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.store.store import Store
 from attnbench.bench.wings.sharing import validate as validate_module
 from attnbench.bench.wings.sharing.agreement import Copies
-from attnbench.bench.wings.sharing.commands import merge, validate
+from attnbench.bench.wings.sharing.command import merge, validate
 from attnbench.bench.wings.sharing.validate import validate_records
 
 

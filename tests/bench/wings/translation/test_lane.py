@@ -113,7 +113,7 @@ def test_a_variant_that_cannot_cross_is_unsupported_there_with_the_reason_and_fi
 
 @pytest.mark.slow
 def test_maps_of_a_trained_cell_become_a_page_and_images(context, tmp_path):
-    inspect = pytest.importorskip("attnbench.bench.wings.inspect.inspect_command", exc_type=ImportError).inspect
+    inspect = pytest.importorskip("attnbench.bench.wings.inspect.command", exc_type=ImportError).inspect
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
     record = done(context, "softmax")

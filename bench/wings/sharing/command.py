@@ -1,16 +1,21 @@
-"""`attnbench validate`, `merge`, `results`: Records of other people, checked before they count; a folder to commit."""
+"""`attnbench record`, `validate`, `merge`, `results`: make an entry, check Records of others, pack a folder for git."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ...cli import completion
 from ...cli.command import command
-from ...cli.options import Json
+from ...cli.options import CallText, DataDir, Json
 from ...cli.options import folder as named_folder
 from ...cli.output import say, say_json, warn
+from ...core.errors import SelectionError
+
+ENTRIES = Path("records")
 
 app = typer.Typer(no_args_is_help=True, rich_help_panel="Share", help="Make a results folder small enough for git.")
 
@@ -36,7 +41,6 @@ def validate(
     from dataclasses import asdict
 
     from ....dashboards.escape import visible
-    from ...core.errors import SelectionError
     from ...stats.format import counted
     from .validate import validate_records
 
@@ -97,6 +101,53 @@ def merge(
         say(visible(f"{folder}: {added} added, {len(found.sound) - added} known already, {left_out} left out"))
     if refused:
         raise typer.Exit(1)
+
+
+@command("Share", "attnbench record mine.py:MyAttention")
+def record(
+    variant: Annotated[
+        str | None,
+        typer.Argument(
+            autocompletion=completion.variants, help="A variant, or FILE.py:NAME; without one, show the table."
+        ),
+    ] = None,
+    call: CallText = "",
+    gpu: Annotated[bool, typer.Option("--gpu", help="Use the recipe for a GPU.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, max=1_000, help="Number of seeds; fewer than 3 rank nothing.")] = 3,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            "--results",
+            metavar="FOLDER",
+            parser=named_folder,
+            help="The entry, or the table.",
+            show_default="records/VARIANT, or results",
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Measure a variant by a frozen recipe, beside softmax, into a folder to send.
+
+    The folder holds the Records, with FILE.py as it ran among their artifacts. The same command resumes.
+    """
+    from ...api import boards as api
+    from ...cli.leaderboard import show
+    from ...cli.run import run
+    from ...core.spec import parse_selection
+
+    suite = "record-gpu" if gpu else "record"
+    if variant is None:
+        table = results or Path("results")
+        if not (table / "records").is_dir():
+            raise SelectionError(f"no entries in {table}; `attnbench record rela` makes one in records/rela")
+        show(api.boards(table, task="tinyshakespeare", preset=suite))
+        return
+    if len(parse_selection(variant)) > 1:
+        raise SelectionError(f"expected one variant for an entry, got {variant}")
+    entry = results or ENTRIES / re.sub(r"[^A-Za-z0-9.-]+", "-", variant).strip("-")
+    run(variants=variant, call=call, suite=suite, seeds=seeds, results=entry, data_dir=data_dir)
+    validate(entry)
+    say(f"To enter it, send the folder {entry} (docs/records.md).")
 
 
 @app.command("pack", epilog="Example: attnbench results pack FOLDER")
