@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ... import __version__
+from ..core.paths import RESULTS
 from .command import command
-from .options import RESULTS, DataDir, Json, Results
+from .options import DataDir, Json, Results
 from .output import print_rows, say_json
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ..core.errors import SelectionError
+from ..core.paths import RESULTS
 from ..core.spec import Spec, parse_selection, with_call
 from . import completion
 
@@ -129,181 +130,84 @@ Columns = Annotated[
     str, typer.Option("--columns", metavar="NAMES", help="Show these columns, such as `accuracy,gap`, or `all`.")
 ]
 ShownAs = Annotated[Format, typer.Option("--format", "-f", help="Format of the output.")]
-Preset = Annotated[
-    str | None,
-    typer.Option(
-        "--preset",
-        autocompletion=completion.presets,
-        help="smoke, quick (default), pt-2x64 (default on a GPU, where all tasks have it), …; `quick\\[steps=100]` "
-        "changes it.",
-    ),
-]
-Suite = Annotated[
-    str | None,
-    typer.Option(
-        "--suite",
-        autocompletion=completion.suites,
-        help="A built-in suite, or a FILE.toml; options beside it replace parts of it.",
-    ),
-]
-Selection = Annotated[
-    str | None, typer.Option("--selection", help="Split that chooses the checkpoint: validation (default) or test.")
-]
 Threads = Annotated[
     int, typer.Option("--threads", min=0, help="Processor threads of each job; 0 takes its share of the cores.")
 ]
 
-RESULTS = Path("results/local")
+
+def option(help: str, *names: str, kind: Any = str | None, default: object = None, **more: Any) -> tuple[Any, object]:
+    """An option of a table below: how typer reads it, and its default."""
+    annotated: Any = Annotated
+    return annotated[kind, typer.Option(*names, help=help, **more)], default
+
 
 FILTERS: Mapping[str, tuple[Any, object]] = {
     "results": (Results, RESULTS),
-    "task": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--task",
-                "--tasks",
-                autocompletion=completion.tasks,
-                help="Show only these tasks, such as `recall,lra-text`.",
-            ),
-        ],
-        None,
+    "task": option(
+        "Show only these tasks, such as `recall,lra-text`.", "--task", "--tasks", autocompletion=completion.tasks
     ),
-    "preset": (
-        Annotated[
-            str | None,
-            typer.Option(autocompletion=completion.presets, help="Show only these presets, such as `quick`."),
-        ],
-        None,
-    ),
-    "selection": (
-        Annotated[str | None, typer.Option(help="Show only checkpoints chosen on this split: validation or test.")],
-        None,
-    ),
-    "fidelity": (
-        Annotated[str | None, typer.Option(help="Show only official, regenerated, surrogate, own or synthetic data.")],
-        None,
-    ),
-    "machine": (
-        Annotated[
-            str | None,
-            typer.Option(help="Show only speeds of the machine with this id, which `attnbench doctor` prints."),
-        ],
-        None,
-    ),
-    "margin": (
-        Annotated[
-            float | None,
-            typer.Option(
-                help="Points worse than the reference that still count as no worse; default: accuracy 1, BLEU 0.5, "
-                "bits per character 0.02.",
-                metavar="POINTS",
-                parser=number,
-                show_default=False,
-            ),
-        ],
-        None,
+    "preset": option("Show only these presets, such as `quick`.", autocompletion=completion.presets),
+    "selection": option("Show only checkpoints chosen on this split: validation or test."),
+    "fidelity": option("Show only official, regenerated, surrogate, own or synthetic data."),
+    "machine": option("Show only speeds of the machine with this id, which `attnbench doctor` prints."),
+    "margin": option(
+        "Points worse than the reference that still count as no worse; default: accuracy 1, BLEU 0.5, bits per "
+        "character 0.02.",
+        kind=float | None,
+        metavar="POINTS",
+        parser=number,
+        show_default=False,
     ),
 }
 """The options of a command that reads boards: which of them, and how to judge."""
 
 RUN: Mapping[str, tuple[Any, object]] = {
-    "variants": (
-        Annotated[
-            str | None,
-            typer.Option(
-                autocompletion=completion.variants,
-                help="Variants, such as `rela,linear` or `local\\[flange=64,128]`; also `mine.py:MyAttention`.",
-            ),
-        ],
-        None,
+    "variants": option(
+        "Variants, such as `rela,linear` or `local\\[flange=64,128]`; also `mine.py:MyAttention`.",
+        autocompletion=completion.variants,
     ),
     "call": (CallText, ""),
-    "tasks": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--task",
-                "--tasks",
-                autocompletion=completion.tasks,
-                help="Tasks, such as `sweep\\[length=1k]`; 1k is 1,024, and `256..4096` means 256, 512, … 4096.",
-            ),
-        ],
-        None,
+    "tasks": option(
+        "Tasks, such as `sweep\\[length=1k]`; 1k is 1,024, and `256..4096` means 256, 512, … 4096.",
+        "--task",
+        "--tasks",
+        autocompletion=completion.tasks,
     ),
-    "text": (
-        Annotated[
-            str | None, typer.Option(metavar="FILE", help="Also model this text: short for `--task text\\[file=FILE]`.")
-        ],
-        None,
+    "text": option("Also model this text: short for `--task text\\[file=FILE]`.", metavar="FILE"),
+    "pairs": option(
+        "Also translate this file's lines SOURCE<tab>TARGET: short for `--task parallel\\[file=FILE]`.", metavar="FILE"
     ),
-    "pairs": (
-        Annotated[
-            str | None,
-            typer.Option(
-                metavar="FILE",
-                help="Also translate this file's lines SOURCE<tab>TARGET: short for `--task parallel\\[file=FILE]`.",
-            ),
-        ],
-        None,
+    "match_parameters": option(
+        "Give each model as many parameters as softmax's has, by the width of its feed-forward.",
+        "--match-parameters",
+        kind=bool,
+        default=False,
     ),
-    "match_parameters": (
-        Annotated[
-            bool,
-            typer.Option(
-                "--match-parameters",
-                help="Give each model as many parameters as softmax's has, by the width of its feed-forward.",
-            ),
-        ],
-        False,
+    "suite": option(
+        "A built-in suite, or a FILE.toml; options beside it replace parts of it.", autocompletion=completion.suites
     ),
-    "suite": (Suite, None),
-    "preset": (Preset, None),
-    "seeds": (
-        Annotated[int | None, typer.Option(min=1, max=1_000, help="Number of seeds (default: 3; smoke 1).")],
-        None,
+    "preset": option(
+        "smoke, quick (default), pt-2x64 (default on a GPU, where all tasks have it), …; `quick\\[steps=100]` changes "
+        "it.",
+        autocompletion=completion.presets,
     ),
-    "selection": (Selection, None),
+    "seeds": option("Number of seeds (default: 3; smoke 1).", kind=int | None, min=1, max=1_000),
+    "selection": option("Split that chooses the checkpoint: validation (default) or test."),
     "device": (Device, None),
     "results": (Results, RESULTS),
     "data_dir": (DataDir, None),
     "threads": (Threads, 0),
-    "executor": (
-        Annotated[str | None, typer.Option(help="Run on this machine (local, the default), or through slurm or ray.")],
-        None,
+    "executor": option("Run on this machine (local, the default), or through slurm or ray."),
+    "jobs": option("Trainings at once (default: one on each GPU; one on a processor).", kind=int | None, min=1),
+    "executor_options": option(
+        "An option of the executor, such as partition=gpu.",
+        "--executor-option",
+        kind=list[str],
+        default=[],
+        metavar="KEY=VALUE",
     ),
-    "jobs": (
-        Annotated[
-            int | None,
-            typer.Option(min=1, help="Trainings at once (default: one on each GPU; one on a processor)."),
-        ],
-        None,
-    ),
-    "executor_options": (
-        Annotated[
-            list[str],
-            typer.Option(
-                "--executor-option", metavar="KEY=VALUE", help="An option of the executor, such as partition=gpu."
-            ),
-        ],
-        [],
-    ),
-    "lanes": (
-        Annotated[
-            str | None,
-            typer.Option(
-                help="Run only these kinds of cell: baseline (simple rules), tune (learning rates), train, time."
-            ),
-        ],
-        None,
-    ),
-    "memory_budget": (
-        Annotated[
-            str | None,
-            typer.Option(help="For a sweep: also find the longest sequence that fits into this memory, such as 2GiB."),
-        ],
-        None,
-    ),
+    "lanes": option("Run only these kinds of cell: baseline (simple rules), tune (learning rates), train, time."),
+    "memory_budget": option("For a sweep: also find the longest sequence that fits into this memory, such as 2GiB."),
 }
 """The selection that a command runs, and where."""
 

@@ -13,9 +13,10 @@ import typer
 
 from ..core.cell import REFERENCE
 from ..core.errors import AttnbenchError, SelectionError
+from ..core.paths import RESULTS
 from ..stats.format import counted, listed
 from .command import command
-from .options import RESULTS, RUN, Json, Offline, Results, Seconds, folder, selected, sharing
+from .options import RUN, Json, Offline, Results, Seconds, folder, selected, sharing
 from .output import line_of, print_rows, say, say_json, warn
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ import typer
 
 from ...cli.command import LeftToChild, command
 from ...cli.leaderboard import refuse_unwritable, replace_text
-from ...cli.options import RESULTS, DataDir, Device, Picture, Results
+from ...cli.options import DataDir, Device, Picture, Results
 from ...cli.output import say, warn
 from ...cli.pages import Out, needs_extra, save
 from ...core.errors import SelectionError
+from ...core.paths import RESULTS
 
 if TYPE_CHECKING:
     import torch

@@ -10,9 +10,10 @@ import typer
 
 from ...cli import completion
 from ...cli.command import command
-from ...cli.options import RESULTS, CallText, Device, Json, Results, Seconds, Threads
+from ...cli.options import CallText, Device, Json, Results, Seconds, Threads
 from ...cli.output import say, say_json, warn
 from ...core.errors import Unsupported
+from ...core.paths import RESULTS
 from ...core.spec import with_call
 
 
