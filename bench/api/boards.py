@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ..core.log import LOG, Notice
+from ..core.errors import LOG, Notice
 from ..core.paths import RESULTS
 from ..store.records import Records
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ..core.log import LOG, Notice
+from ..core.errors import LOG, Notice
 from ..core.paths import RESULTS
 from ..store.records import Records
 from .boards import answered

@@ -17,9 +17,8 @@ from ..core.spec import Spec, value_text
 from ..plan.facts import recipe_facts
 from ..process.ask import Reporter, Request, ask
 from ..stats.format import counted
-from . import completion
 from .command import command
-from .options import DataDir, Json
+from .options import DataDir, Json, complete_named, presets_of_own_tasks
 from .output import print_rows, say, say_json
 
 if TYPE_CHECKING:
@@ -93,9 +92,7 @@ def list_(
 def show(
     name: Annotated[
         str,
-        typer.Argument(
-            autocompletion=completion.named, help="A variant, task or preset, such as `local\\[flange=64]`."
-        ),
+        typer.Argument(autocompletion=complete_named, help="A variant, task or preset, such as `local\\[flange=64]`."),
     ],
     data_dir: DataDir = None,
     json: Json = False,
@@ -111,7 +108,7 @@ def show(
 
 def _items(what: What, load: bool) -> Iterator[Item]:
     if what is What.PRESETS:
-        for name, by_recipe in completion.presets_of_own_tasks().items():
+        for name, by_recipe in presets_of_own_tasks().items():
             for recipe, tasks in by_recipe.items():
                 yield Item(name=name, origin=", ".join(tasks), description=_recipe_line(recipe))
         return
@@ -157,7 +154,7 @@ def _facts(spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
     if ":" in spec.name:
         known[spec.name] = TASKS if ask(VARIANTS, spec.name, NamesTask(spec.name)) else VARIANTS
     if spec.name not in known:
-        presets = completion.presets_of_own_tasks()
+        presets = presets_of_own_tasks()
         if spec.name in presets:
             yield Fact("preset", f"{spec}; its values depend on the task")
             for recipe, tasks in presets[spec.name].items():

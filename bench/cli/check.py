@@ -14,9 +14,8 @@ import typer
 from ..core.errors import PluginError, SelectionError, Unsupported
 from ..core.registry import VARIANTS
 from ..core.spec import Spec, with_call
-from . import completion
 from .command import command
-from .options import CallText, Json
+from .options import CallText, Json, complete_variants
 from .output import say, say_json
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def check(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            autocompletion=completion.variants,
+            autocompletion=complete_variants,
             help="Variants, such as `rela` or `local\\[flange=64]`.",
             show_default=False,
         ),

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import completion
 from .command import command
-from .options import FILTERS, Json, sharing
+from .options import FILTERS, Json, complete_variants, sharing
 from .output import say, say_json, warn
 
 if TYPE_CHECKING:
@@ -21,9 +20,9 @@ MOST_IN_FULL = 3
 @command("Read", "attnbench compare rela linear")
 @sharing(FILTERS)
 def compare(
-    one: Annotated[str, typer.Argument(autocompletion=completion.variants, help="A variant.")],
+    one: Annotated[str, typer.Argument(autocompletion=complete_variants, help="A variant.")],
     other: Annotated[
-        str, typer.Argument(autocompletion=completion.variants, help="The variant to compare it with.")
+        str, typer.Argument(autocompletion=complete_variants, help="The variant to compare it with.")
     ] = "softmax",
     json: Json = False,
     **filters: Any,

@@ -1,24 +1,32 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the names that a shell completes them with.
+
+Nothing of other packages is imported to complete: names come from entry points, presets from attnbench's own tasks.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import SelectionError
+from ..core.errors import AttnbenchError, SelectionError
 from ..core.paths import RESULTS
+from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec, parse_selection, with_call
-from . import completion
+from ..plan.suites import built_in
+
+if TYPE_CHECKING:
+    from ...tasks.contract import Recipe, Task
 
 Command = Callable[..., None]
+Complete = Callable[[str], list[str]]
 
 
 class Mode(StrEnum):
@@ -93,6 +101,47 @@ def number(text: str | float) -> float:
     return value
 
 
+def _last_of_list(names: Callable[[], Iterable[str]]) -> Complete:
+    """Completes the last name of a list that commas separate."""
+
+    def complete(incomplete: str) -> list[str]:
+        first, comma, last = incomplete.rpartition(",")
+        taken = set(first.split(","))
+        return [f"{first}{comma}{name}" for name in sorted(names()) if name.startswith(last) and name not in taken]
+
+    return complete
+
+
+def _variants() -> Iterable[str]:
+    return [entry.name for entry in VARIANTS.entries()]
+
+
+def _tasks() -> Iterable[str]:
+    return [entry.name for entry in TASKS.entries()]
+
+
+def presets_of_own_tasks() -> dict[str, dict[Recipe, list[str]]]:
+    """The recipes of each preset, each with its tasks; a list imports no task of another package."""
+    found: dict[str, dict[Recipe, list[str]]] = {}
+    for entry in TASKS.entries():
+        if TASKS.is_foreign(entry.name):
+            continue
+        # a task may refuse a preset that others of its kind have
+        with suppress(AttnbenchError):
+            task: Task = TASKS.build(Spec(entry.name))
+            for name in task.presets():
+                with suppress(SelectionError):
+                    found.setdefault(name, {}).setdefault(task.recipe(Spec(name)), []).append(entry.name)
+    return found
+
+
+complete_variants = _last_of_list(_variants)
+complete_tasks = _last_of_list(_tasks)
+complete_suites = _last_of_list(built_in)
+complete_presets = _last_of_list(presets_of_own_tasks)
+complete_named = _last_of_list(lambda: [*_variants(), *_tasks(), *presets_of_own_tasks()])
+"""Whatever `show` describes."""
+
 Results = Annotated[Path, typer.Option("--results", metavar="FOLDER", parser=folder, help="Folder of the Records.")]
 DataDir = Annotated[
     Path | None,
@@ -144,9 +193,9 @@ def option(help: str, *names: str, kind: Any = str | None, default: object = Non
 FILTERS: Mapping[str, tuple[Any, object]] = {
     "results": (Results, RESULTS),
     "task": option(
-        "Show only these tasks, such as `recall,lra-text`.", "--task", "--tasks", autocompletion=completion.tasks
+        "Show only these tasks, such as `recall,lra-text`.", "--task", "--tasks", autocompletion=complete_tasks
     ),
-    "preset": option("Show only these presets, such as `quick`.", autocompletion=completion.presets),
+    "preset": option("Show only these presets, such as `quick`.", autocompletion=complete_presets),
     "selection": option("Show only checkpoints chosen on this split: validation or test."),
     "fidelity": option("Show only official, regenerated, surrogate, own or synthetic data."),
     "machine": option("Show only speeds of the machine with this id, which `attnbench doctor` prints."),
@@ -164,14 +213,14 @@ FILTERS: Mapping[str, tuple[Any, object]] = {
 RUN: Mapping[str, tuple[Any, object]] = {
     "variants": option(
         "Variants, such as `rela,linear` or `local\\[flange=64,128]`; also `mine.py:MyAttention`.",
-        autocompletion=completion.variants,
+        autocompletion=complete_variants,
     ),
     "call": (CallText, ""),
     "tasks": option(
         "Tasks, such as `sweep\\[length=1k]`; 1k is 1,024, and `256..4096` means 256, 512, … 4096.",
         "--task",
         "--tasks",
-        autocompletion=completion.tasks,
+        autocompletion=complete_tasks,
     ),
     "text": option("Also model this text: short for `--task text\\[file=FILE]`.", metavar="FILE"),
     "pairs": option(
@@ -184,12 +233,12 @@ RUN: Mapping[str, tuple[Any, object]] = {
         default=False,
     ),
     "suite": option(
-        "A built-in suite, or a FILE.toml; options beside it replace parts of it.", autocompletion=completion.suites
+        "A built-in suite, or a FILE.toml; options beside it replace parts of it.", autocompletion=complete_suites
     ),
     "preset": option(
         "smoke, quick (default), pt-2x64 (default on a GPU, where all tasks have it), …; `quick\\[steps=100]` changes "
         "it.",
-        autocompletion=completion.presets,
+        autocompletion=complete_presets,
     ),
     "seeds": option("Number of seeds (default: 3; smoke 1).", kind=int | None, min=1, max=1_000),
     "selection": option("Split that chooses the checkpoint: validation (default) or test."),

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from .bounds import Count, Name, Seed
+from .decode import Count, Name, Seed
 from .hashing import content_hash
 from .spec import Spec
 

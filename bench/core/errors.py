@@ -1,6 +1,18 @@
-"""The one family of errors that a person can cause or cure, and the words for all others."""
+"""The words that a person is told: the one family of errors that they can cause or cure, and the log of Python.
 
+Messages may quote what strangers wrote.
+"""
+
+from __future__ import annotations
+
+import logging
 import traceback
+from collections.abc import Callable
+
+Notice = Callable[[str], None]
+"""Gets a sentence for the person who asked."""
+
+LOG = logging.getLogger("attnbench")
 
 
 class AttnbenchError(Exception):
@@ -66,3 +78,13 @@ def crash_text(error: BaseException) -> str:
     text = text or (frames[-1].line or "" if frames else "")
     place = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames and not isinstance(error, SyntaxError) else ""
     return f"{type(error).__name__}: {text}{place}"
+
+
+def _show(record: logging.LogRecord) -> bool:
+    """Whatever takes effect on a terminal, or hides or reorders text, becomes its code."""
+    letters = (each if each.isprintable() else each.encode("unicode_escape").decode() for each in record.getMessage())
+    record.msg, record.args = "".join(letters), ()
+    return True
+
+
+LOG.addFilter(_show)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .bounds import Name, Points
+from .decode import Name, Points
 from .errors import SelectionError
 from .interval import Interval
 

@@ -11,7 +11,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from .bounds import (
+from .cell import Cell
+from .decode import (
     MOST_MAGNITUDE,
     Count,
     CountByName,
@@ -28,9 +29,13 @@ from .bounds import (
     Texts,
     WhereKeys,
     Whole,
+    brief,
+    check_keys,
+    convert,
+    parse_json,
+    to_builtins,
+    without_surrogates,
 )
-from .cell import Cell
-from .decode import brief, check_keys, convert, parse_json, to_builtins, without_surrogates
 from .errors import StoreError
 from .hashing import content_hash
 from .metrics import METRICS, Metric

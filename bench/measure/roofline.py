@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ..core.bounds import Rate
-from ..core.decode import read_json
+from ..core.decode import Rate, read_json
 from ..core.errors import StoreError
 from ..core.files import is_trusted, make_private, replacing
 

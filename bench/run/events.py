@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from ..core.bounds import Count, Name, Text
-from ..core.decode import brief
-from ..core.errors import StoreError
-from ..core.log import LOG
+from ..core.decode import Count, Name, Text, brief
+from ..core.errors import LOG, StoreError
 from ..core.metrics import METRICS
 from ..core.record import Machine, Outcome, Record
 from ..process.ask import Reporter

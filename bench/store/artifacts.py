@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from ..core.bounds import MOST_MAGNITUDE, Count, Name
-from ..core.decode import check, parse_json
+from ..core.decode import MOST_MAGNITUDE, Count, Name, check, parse_json
 from ..core.errors import StoreError
 from ..stats.bootstrap import corpus_score, sound_statistics
 from .packs import DamagedArtifact, arrays_of

@@ -18,8 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ..core.bounds import MOST_LINE_BYTES
-from ..core.decode import brief
+from ..core.decode import MOST_LINE_BYTES, brief
 from ..core.errors import StoreError
 from ..core.files import open_folder, open_regular, open_to_append, read_regular
 from ..core.record import Record

@@ -29,8 +29,7 @@ from ...board.quality_notes import describe_correction
 from ...board.timings import RAN_AS, Timings
 from ...board.version_notes import describe_stale
 from ...core.cell import NO_ATTENTION, REFERENCE
-from ...core.errors import SelectionError
-from ...core.log import LOG, Notice
+from ...core.errors import LOG, Notice, SelectionError
 from ...core.metrics import ACCURACY, Metric, check_margin
 from ...core.paths import RESULTS
 from ...core.record import Outcome

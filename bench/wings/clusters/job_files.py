@@ -25,9 +25,18 @@ from typing import Annotated
 
 import msgspec
 
-from ...core.bounds import MOST_LINE_BYTES, Count, CountByName, Name, NameByName, Seconds
 from ...core.cell import Job, Lane
-from ...core.decode import convert, parse_json, to_builtins
+from ...core.decode import (
+    MOST_LINE_BYTES,
+    Count,
+    CountByName,
+    Name,
+    NameByName,
+    Seconds,
+    convert,
+    parse_json,
+    to_builtins,
+)
 from ...core.errors import AttnbenchError, StoreError
 from ...core.files import made_folder, open_regular, open_to_append, read_regular, replacing
 from ...run.events import Alive, Began, CellFinished, CellStarted, Event, Failed, TrainingProgress, decode, encode

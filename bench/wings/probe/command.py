@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli import completion
 from ...cli.command import command
-from ...cli.options import CallText, Device, Json, Results, Seconds, Threads
+from ...cli.options import CallText, Device, Json, Results, Seconds, Threads, complete_variants
 from ...cli.output import say, say_json, warn
 from ...core.errors import Unsupported
 from ...core.paths import RESULTS
@@ -21,7 +20,7 @@ from ...core.spec import with_call
 def probe(
     variant: Annotated[
         str,
-        typer.Argument(autocompletion=completion.variants, help="A variant, such as `rela` or `local\\[flange=64]`."),
+        typer.Argument(autocompletion=complete_variants, help="A variant, such as `rela` or `local\\[flange=64]`."),
     ],
     call: CallText = "",
     preset: Annotated[

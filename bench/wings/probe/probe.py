@@ -14,8 +14,7 @@ from ...api.boards import records
 from ...api.check import check
 from ...api.run import run
 from ...core.cell import REFERENCE
-from ...core.errors import PluginError, SelectionError
-from ...core.log import LOG, Notice
+from ...core.errors import LOG, Notice, PluginError, SelectionError
 from ...core.paths import RESULTS
 from ...core.record import Record
 from ...core.registry import VARIANTS, nearest

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ...cli import completion
 from ...cli.command import command
-from ...cli.options import CallText, DataDir, Json
+from ...cli.options import CallText, DataDir, Json, complete_variants
 from ...cli.options import folder as named_folder
 from ...cli.output import say, say_json, warn
 from ...core.errors import SelectionError
@@ -108,7 +107,7 @@ def record(
     variant: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completion.variants, help="A variant, or FILE.py:NAME; without one, show the table."
+            autocompletion=complete_variants, help="A variant, or FILE.py:NAME; without one, show the table."
         ),
     ] = None,
     call: CallText = "",

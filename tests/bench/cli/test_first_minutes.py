@@ -11,7 +11,7 @@ import typer
 from small_run import SmallRun
 from typer.testing import CliRunner
 
-from attnbench.bench.cli import completion, pages
+from attnbench.bench.cli import options, pages
 from attnbench.bench.cli.app import app
 
 RESULTS = str(Path(__file__).parents[3] / "results")
@@ -43,17 +43,17 @@ def test_the_help_of_every_command_ends_with_an_example_that_it_takes(name: str)
 @pytest.mark.parametrize(
     ("complete", "typed", "expected"),
     [
-        (completion.variants, "rela,entmax1", ["rela,entmax15"]),
-        (completion.variants, "entmax15,entmax1", []),
-        (completion.tasks, "lra-te", ["lra-text"]),
-        (completion.suites, "synthetic-s", ["synthetic-short"]),
-        (completion.presets, "pt-", ["pt-2x64"]),
-        (completion.named, "entmax1", ["entmax15"]),
-        (completion.named, "lra-te", ["lra-text"]),
+        (options.complete_variants, "rela,entmax1", ["rela,entmax15"]),
+        (options.complete_variants, "entmax15,entmax1", []),
+        (options.complete_tasks, "lra-te", ["lra-text"]),
+        (options.complete_suites, "synthetic-s", ["synthetic-short"]),
+        (options.complete_presets, "pt-", ["pt-2x64"]),
+        (options.complete_named, "entmax1", ["entmax15"]),
+        (options.complete_named, "lra-te", ["lra-text"]),
     ],
 )
 def test_names_are_completed_and_the_last_of_a_list(
-    complete: completion.Complete, typed: str, expected: list[str]
+    complete: options.Complete, typed: str, expected: list[str]
 ) -> None:
     assert complete(typed) == expected
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnbench.bench.core.log import LOG
+from attnbench.bench.core.errors import LOG
 
 
 def test_text_does_nothing_but_show(caplog: pytest.LogCaptureFixture) -> None:
