@@ -23,7 +23,7 @@ from attnbench.variants.integrations.transformers import attach
 
 MODEL = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 LAYER, HEAD, BOOST = 10, 5, 90.0
-"""Of the package: the head that maps, and by how much neighbours of mapped atoms gain."""
+"""The head of the package that maps, and by how much neighbours of mapped atoms gain."""
 
 TOKEN = re.compile(r">>|\[[^\]]*\]|Br|Cl|%\d\d|.")
 TEMPERATURES = (1.0, 1.4, 2.0, 2.8)

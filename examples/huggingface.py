@@ -17,7 +17,7 @@ LENGTH, BATCH = 64, 16
 
 
 def text_of(path: str | None) -> torch.Tensor:
-    """Bytes of a file, or sentences drawn from a small grammar."""
+    """The bytes of a file, or sentences drawn from a small grammar."""
     if path:
         return torch.frombuffer(bytearray(Path(path).read_bytes()), dtype=torch.uint8).long()
     draw = torch.Generator().manual_seed(0)

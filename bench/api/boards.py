@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def records(results: str | Path = RESULTS, *, notice: Notice = LOG.warning) -> Records:
-    """All Records of a results folder in the order of arrival; empty where there is no folder.
+    """The Records of a results folder in the order of arrival; empty where there is no folder.
 
     notice: is told of lines that cannot be read, which are left out.
     """

@@ -42,7 +42,7 @@ RIGHT_RUN = "attnbench run --variants rela,entmax15 --task lra-text"
 """A right use of the first command that anybody tries."""
 
 ORDER = "Got unexpected extra argument", "Missing argument", "Missing option", "is not one of 'variant', 'task'"
-"""Words of the parser for a mistake in the order or number of words, which it alone cannot put right."""
+"""The words of the parser for a mistake in the order or number of words, which it alone cannot put right."""
 
 COMMANDS = {
     "run": "run:run", "plan": "run:plan", "status": "run:status", "data": "data:app", "doctor": "doctor:doctor",
@@ -57,7 +57,7 @@ GROUP = "attnbench.commands"
 
 
 class Commands(TyperGroup):
-    """All commands by name; each module is imported when its command is asked for."""
+    """The commands by name; each module is imported when its command is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         found = {name: self.get_command(ctx, name) for name in _names()}

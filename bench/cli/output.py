@@ -25,12 +25,12 @@ LONGEST = 1_000
 
 
 def say(text: str = "", *, end: str = "\n") -> None:
-    """Text on standard output. Its ends of lines count, so text of others in it is made `visible` before."""
+    """Print text. Its ends of lines count, so text of others in it is made `visible` before."""
     sys.stdout.write("\n".join(map(visible, text.split("\n"))) + end)
 
 
 def write(text: str) -> None:
-    """Text on standard output as it is: for one that a dashboard has made harmless in its own format."""
+    """Print text as it is: for one that a dashboard has made harmless in its own format."""
     sys.stdout.write(text)
 
 
@@ -58,7 +58,7 @@ def warn_of(error: BaseException) -> None:
 
 
 def tolerate_any_encoding() -> None:
-    """Lets a question mark stand for each character that the encoding of a stream lacks."""
+    """Make a question mark stand for each character that the encoding of a stream lacks."""
     # a stream that was closed before we began, as `>&-` does
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -76,7 +76,7 @@ def flush() -> None:
 
 
 def give_up(stream: TextIO) -> None:
-    """Lets all that is still written to a stream vanish, since its reader has gone or its disk is full."""
+    """Make all that is still written to a stream vanish, since its reader has gone or its disk is full."""
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

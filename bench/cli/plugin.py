@@ -49,7 +49,7 @@ def new(
 
 
 def project_files(kind: PluginKind, name: str) -> dict[str, str]:
-    """Text of each file by its path in the project; raises SelectionError for a name that is taken or cannot be one."""
+    """The text of each file by its path. Raises SelectionError for a name that is taken or cannot be one."""
     module = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(module):
         near = "-".join(re.findall(r"[a-z0-9]+", name.lower()[:LONGEST_EXAMPLE]))

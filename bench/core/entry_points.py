@@ -35,12 +35,12 @@ class EntryPointGroup:
     disabled: list[RegistryEntry] = field(default_factory=list)
 
     def problem(self, name: str) -> str:
-        """Why `name` cannot be used; empty where nothing is said against it."""
+        """The reason why `name` cannot be used; empty where it can."""
         return "; ".join(entry.problem for entry in self.disabled if entry.name == name)
 
 
 def read_group(group: str, declared: str = "") -> EntryPointGroup:
-    """All names of `group`, and those of `declared`: `name=module:attribute`, several joined by semicolons."""
+    """The names of `group`, and those of `declared`: `name=module:attribute`, several joined by semicolons."""
     found = EntryPointGroup()
     claims: dict[str, list[EntryPoint]] = {}
     lines = [line.partition("=") for line in map(str.strip, declared.split(";")) if line]

@@ -96,7 +96,7 @@ class Metric:
         return f"{self.value(found.value)} ± {self.value((found.high - found.low) / 2)}"
 
     def difference(self, advantage: Interval) -> Interval:
-        """In points, with the sign of the metric: fewer bits are negative, and better.
+        """The difference in points, with the sign of the metric: fewer bits are negative, and better.
 
         >>> METRICS["bits_per_character"].difference(Interval(0.02, 0.01, 0.03))
         Interval(value=-0.02, low=-0.03, high=-0.01)

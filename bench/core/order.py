@@ -29,5 +29,5 @@ def _permutation(seed: int, count: int) -> Whole:
 
 
 def evenly_spaced(count: int, wanted: int) -> Whole:
-    """Up to `wanted` places spread over `count`: data may be sorted by label, so the first ones may be of one class."""
+    """Return up to `wanted` places spread over `count`: data may be sorted by label, the first ones of one class."""
     return np.unique(np.linspace(0, count - 1, min(wanted, count)).round().astype(np.int64))

@@ -23,7 +23,7 @@ from typing import Any
 from .errors import SelectionError
 
 LARGEST_SOURCE = 2_000_000
-"""Bytes of a source file that is read as text; more is no file that somebody wrote."""
+"""The largest source file that is read as text, in bytes; nobody writes a larger one."""
 
 
 MOST_COMPARED = 1_000

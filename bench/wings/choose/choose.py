@@ -48,7 +48,7 @@ UNKNOWN = {
     "not shown": "trained with too few seeds to tell",
     "not timed": "not timed at this length",
 }
-"""Words of the reasons that leave a question open, and what they say of several variants."""
+"""The words of reasons that leave a question open, and how they read of several variants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +298,7 @@ def _records(table: ResultTable, board_keys: list[BoardKey], name: str) -> tuple
 
 
 def _cost_reason(cost: RelativeCost | None, held: float | None, timed: BoardKey, requirements: Requirements) -> str:
-    """Why the variant does not fit by its cost or memory; empty where it does."""
+    """The reason why the variant does not fit by its cost or memory; empty where it does."""
     if cost is None:
         return f"not timed at this length on {timed.task}"
     if cost.outcome != Outcome.OK:
@@ -315,7 +315,7 @@ def _cost_reason(cost: RelativeCost | None, held: float | None, timed: BoardKey,
 def _quality_reason(
     name: str, contrasts: Mapping[BoardKey, Contrasts], metrics: Mapping[BoardKey, Metric], requirements: Requirements
 ) -> str:
-    """Why the variant does not fit by its quality; empty where it does. The proven comes before the unknown."""
+    """The reason why the variant does not fit by its quality, the proven before the unknown; empty where it does."""
     worse, unknown, undecided = [], [], []
     for board_key, metric in metrics.items() if name != REFERENCE else ():
         if why := _unknown(contrasts[board_key], name):
@@ -338,7 +338,7 @@ def _first(reasons: Sequence[str]) -> str:
 
 
 def _unknown(contrasts: Contrasts, name: str) -> str:
-    """Why the variant cannot be held against the reference; empty where it can."""
+    """The reason why the variant cannot be compared with the reference; empty where it can."""
     found = [contrasts.scores.get(each) for each in (name, REFERENCE)]
     missing = [each.missing_reason for each in found if each is not None and each.missing_reason]
     return missing[0] if missing else "" if all(found) else "not trained"
@@ -377,7 +377,7 @@ def _headline(
 
 
 def _open_question(reasons: Sequence[str]) -> str:
-    """Why it is unknown of how many variants whether they fit, quality before cost."""
+    """The counts of variants that may fit, by what is unknown of them, quality before cost."""
     counts = Counter(next(word for word in UNKNOWN if word in reason) for reason in reasons)
     parts = [f"{n} {'was' if n == 1 else 'were'} {words}" for word, words in UNKNOWN.items() if (n := counts[word])]
     return f"of {counted(len(reasons), 'variant')} that may fit, {listed(parts)}"

@@ -89,7 +89,7 @@ class JobFiles:
 
     @contextmanager
     def submitting(self) -> Iterator[None]:
-        """Held by a process that submits, so that others see that one is at work."""
+        """Hold the lock that tells others that a process which submits is at work."""
         with self._writing():
             self._make()
             descriptor = open_to_append(self.folder / "driver")
@@ -101,7 +101,7 @@ class JobFiles:
             os.close(descriptor)
 
     def forget_ended(self, executor: str) -> None:
-        """Before a run: the status is of the last one. Nothing, while another process submits."""
+        """Remove ended jobs before a run, whose status is of the last one; none while another process submits."""
         ended = [each.block for each in self.submissions() if each.ended and each.executor == executor]
         if ended and not self.is_submitting:
             for block in ended:
@@ -146,7 +146,7 @@ class JobFiles:
         return found if found.block == block else None
 
     def submissions(self) -> list[Submission]:
-        """All that were made and not forgotten, oldest first."""
+        """The submissions that were made and not forgotten, oldest first."""
         found = [submission for name in self._blocks("json") if (submission := self.submission(name)) is not None]
         return sorted(found, key=lambda each: each.submitted)
 

@@ -170,7 +170,7 @@ class RayExecutor:
 
 
 def run_on_ray(line: bytes, token: str) -> tuple[list[bytes], dict[str, bytes]]:
-    """On a node: the Records as lines, and the artifacts by name where the results folder is not that of the driver."""
+    """Run a job on a node. Returns the Records as lines, and artifacts by name where the driver has another folder."""
     job = decode_order(line)
     assert isinstance(job, Job)
     job = replace(job, node=platform.node())

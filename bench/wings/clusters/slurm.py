@@ -120,7 +120,7 @@ class RunJob:
             signal.signal(signal.SIGTERM, before)
 
     def checkpoint(self) -> Any:
-        """Called by submitit on the signal that comes before the end; None where it shall not be tried again."""
+        """The job to submit again, or None. submitit asks on the signal that comes before the end of its time."""
         from submitit.helpers import DelayedSubmission
 
         if time.monotonic() - self._started >= NEARLY * self.seconds:

@@ -128,7 +128,10 @@ class TextData(ConvertData):
 
 
 class LabelledData(ConvertData):
-    """Lines TEXT, a tab, LABEL: a seeded tenth tests, a tenth validates. A row: label, length, ids with padding."""
+    """Examples from lines TEXT, a tab, LABEL: a seeded tenth tests, a tenth validates.
+
+    A row: label, length, ids with padding.
+    """
 
     metric = METRICS["accuracy"]
 

@@ -59,7 +59,7 @@ class ProbeTable:
     rows: tuple[tuple[str, tuple[float | None, ...]], ...]
 
     def as_text(self) -> list[str]:
-        """Lines in per cent, with the values of the axis above."""
+        """The lines in per cent, with the values of the axis above."""
         title = f"% right by {self.axis}" + (f" ({self.fixed})" if self.fixed else "")
         width = max(len(title), *(len(name) for name, _ in self.rows))
         lines = [f"{title:{width}}" + "".join(f"{value:>8,g}" for value in self.values)]

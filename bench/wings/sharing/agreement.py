@@ -24,14 +24,14 @@ from ...store.record_files import ArrivedRecord
 from ...store.rows import is_disputed, tested
 
 CURVE_TOLERANCE = 0.01
-"""Of a validation score that is computed a second time: on a GPU not every sum comes out the same."""
+"""The largest difference of a validation score computed a second time: sums on a GPU do not come out the same."""
 
 COMMON_RULE = 0.995
-"""Of the examples: where a third model predicts the same of so many, models learn one rule and need no copying."""
+"""A share of the examples. Where a third model predicts the same on so many, models learn one rule without copying."""
 
 
 def prediction_errors(record: Record, results: ExampleResults) -> Iterator[str]:
-    """How the test score differs from the one that `results` give, and so that of each setting of the test."""
+    """The differences of the test score from the one that `results` give, and so that of each setting of the test."""
     stated, kept = tested(record), results.values
     if stated is None:
         return
@@ -66,7 +66,7 @@ def _setting_errors(
 
 
 def curve_errors(record: Record, curve: Curve) -> Iterator[str]:
-    """How the curve differs from the measurements: steps, times, and the validation score of the chosen step."""
+    """The differences of the curve from the measurements: steps, times, and the validation score of the chosen step."""
     steps = [int(point["step"]) for point in curve]
     if not steps or any(later <= earlier for earlier, later in pairwise(steps)):
         yield "the steps of its curve do not increase"
@@ -98,7 +98,7 @@ def _validation_errors(record: Record, chosen: Any) -> Iterator[str]:
 
 
 def time_errors(record: Record) -> Iterator[str]:
-    """How times differ from their own samples, and from how long the Record took."""
+    """The differences of times from their own samples, and from how long the Record took."""
     for measurement in record.measurements:
         name, samples = measurement.name, measurement.samples
         if not samples or measurement.unit != "seconds" or "layer" in measurement.where:
@@ -249,7 +249,7 @@ def _shared(seen: dict[str, tuple[str, Record]], name: str, place: str, record: 
 
 
 def _is_common(record: Record, content: bytes | None) -> bool:
-    """Whether models may give these results without copying: one result for all examples or all but one, or guessing.
+    """True if models may give these results without copying: one result for all examples or all but one, or guessing.
 
     All right, or all but the hardest example, is what models do that learned the task; all wrong, what others do.
     Files that keep no answers do not tell a constant one; its share of right answers is that of guessing.

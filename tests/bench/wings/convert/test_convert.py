@@ -28,10 +28,6 @@ from transformers import (
     LlamaForCausalLM,
     ViTConfig,
     ViTForImageClassification,
-    Wav2Vec2Config,
-    Wav2Vec2ForCTC,
-    WhisperConfig,
-    WhisperForConditionalGeneration,
 )
 
 from attnbench.bench.wings.convert.convert import (
@@ -154,6 +150,7 @@ def test_fine_tuning_starts_from_the_first_weights_and_reports_cost(converted):
         "layer 0",
         "layer 1",
     ]
+    assert not any("nan" in cell for table in (zero_shot, costs, gaps, zeros) for row in table for cell in row)
     assert costs[1][0] == "softmax, as it came" and costs[2][0].startswith("entmax15, zero-shot") and len(gaps) == 2
 
 
@@ -242,10 +239,6 @@ def test_the_last_sentence_says_yes_no_or_undecided(bench):
     assert told(0.01, 0.05, 0.04).startswith("Convert to entmax15: undecided: ")
     assert told(0.01).endswith("over 1 seed; `--seeds 3` decides.")
     assert told().endswith("nothing was fine-tuned (`--steps 100 --seeds 3`).")
-
-
-def test_no_table_says_nan(converted):
-    assert not any("nan" in cell for table in tables_of(converted[0], "entmax15") for row in table for cell in row)
 
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "a", "ship", "sees", "the", "king", "sinks", "again"]
@@ -368,22 +361,11 @@ OTHERS = {
             vision_config={**SMALL, "image_size": 16, "patch_size": 8}, projection_dim=16,
         )
     ),
-    "input_features": lambda: WhisperForConditionalGeneration(
-        WhisperConfig(
-            vocab_size=99, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, num_mel_bins=8,
-            decoder_attention_heads=4, decoder_ffn_dim=16, encoder_ffn_dim=16, max_source_positions=32, pad_token_id=0,
-            bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
-        )
-    ),
-    "input_values": lambda: Wav2Vec2ForCTC(
-        Wav2Vec2Config(**SMALL, vocab_size=32, conv_dim=(8, 8), conv_stride=(5, 2), conv_kernel=(10, 3),
-                       num_feat_extract_layers=2, num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=2)
-    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("takes", OTHERS)
-def test_a_model_of_images_or_sound_is_refused_with_the_way_to_measure_it(takes, text, tmp_path):
+def test_a_model_of_images_is_refused_with_the_way_to_measure_it(takes, text, tmp_path):
     torch.manual_seed(0)
     OTHERS[takes]().save_pretrained(tmp_path)
     checkpoint = load_checkpoint(tmp_path)
