@@ -120,7 +120,7 @@ def test_a_word_that_is_no_key_lists_the_cells_that_have_it():
 
 def test_a_folder_without_records_is_answered_with_the_run_that_is_missing():
     found = answer("sample tinyshakespeare --results nowhere")
-    assert found.code == 4 and "`attnbench run --variants rela --task tinyshakespeare`" in found.errors
+    assert found.code == 2 and "`attnbench run --variants rela --task tinyshakespeare`" in found.errors
 
 
 @pytest.mark.parametrize("command", ["inspect", "sample"])
