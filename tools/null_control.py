@@ -17,7 +17,7 @@ import statistics
 
 import torch
 
-from attnbench.bench.core.interval import Interval
+from attnbench.bench.core.metrics import Interval
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.timer import drift_probe, interleave
 from attnbench.bench.run.workloads.sweep_point import SweepWorkloads, point_of

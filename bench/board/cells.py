@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from ..core.interval import Interval
-from ..core.metrics import Metric
+from ..core.metrics import Interval, Metric
 from ..stats.format import point, speed
 from ..stats.intervals import Estimate, Share
 from ..stats.scoring import ratio

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import SelectionError
-from ..core.interval import Interval
-from ..core.metrics import check_margin
+from ..core.metrics import Interval, check_margin
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..core.registry import nearest

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ..core.cell import NO_ATTENTION, REFERENCE
-from ..core.interval import Interval
-from ..core.metrics import Metric
+from ..core.metrics import Interval, Metric
 from ..core.protocol import LEAST_SEEDS, RATE_SETTINGS
 from ..core.spec import Spec
 from ..score.contrasts import Contrast, Contrasts

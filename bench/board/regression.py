@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.cell import REFERENCE
 from ..core.errors import SelectionError
-from ..core.interval import Interval
+from ..core.metrics import Interval
 from ..score.cost import Mode, RelativeCost, costs_by_variant
 from ..score.key import BoardKey
 from ..stats.intervals import Estimate

@@ -8,8 +8,7 @@ from functools import partial
 
 from ..core.cell import NO_ATTENTION, REFERENCE
 from ..core.errors import SelectionError
-from ..core.interval import Interval
-from ..core.metrics import Metric
+from ..core.metrics import Interval, Metric
 from ..score.contrasts import Contrast, Contrasts, contrast_ranks, mean_contrast
 from ..score.key import BoardKey
 from ..score.quality import Predictions, SeedScores, is_unlearned, metric_of, scores_by_variant, trivial_levels

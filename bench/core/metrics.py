@@ -8,9 +8,17 @@ from typing import Literal
 
 from .decode import Name, Points
 from .errors import SelectionError
-from .interval import Interval
 
 MINUS = "−"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)

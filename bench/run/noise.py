@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..core.cell import REFERENCE
-from ..core.interval import Interval
+from ..core.metrics import Interval
 from ..core.spec import Spec
 from ..measure.timer import drift_probe, interleave
 from ..stats.scoring import log_ratio, ratio

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.cell import REFERENCE
-from ..core.interval import Interval
-from ..core.metrics import Metric
+from ..core.metrics import Interval, Metric
 from ..core.protocol import LEAST_SEEDS
 from ..stats.intervals import (
     LEVEL,

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.cell import REFERENCE
-from ..core.interval import Interval
-from ..core.metrics import ACCURACY, RANKING_METRICS, Metric
+from ..core.metrics import ACCURACY, RANKING_METRICS, Interval, Metric
 from ..core.protocol import LEAST_SEEDS
 from ..core.record import Measurement, Outcome
 from ..stats import format as wording

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from ..core.interval import Interval
+from ..core.metrics import Interval
 
 LONGEST_LIST = 300
 """Characters of what there is, in an error about what there is not."""

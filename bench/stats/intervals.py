@@ -18,7 +18,7 @@ import numpy.typing as npt
 # scipy.stats has the same under nicer names, and takes a second to import
 from scipy.special import betaincinv, nctdtr, nctdtrinc, ndtr, ndtri, stdtrit
 
-from ..core.interval import Interval
+from ..core.metrics import Interval
 
 LEVEL = 0.95
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..core.interval import Interval
+from ..core.metrics import Interval
 from .bootstrap import inflation
 from .intervals import LEVEL, Estimate, NoiseSource, mean_estimate, wilson
 

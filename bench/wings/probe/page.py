@@ -9,7 +9,7 @@ from statistics import fmean
 
 from ...board.timings import format_log_difference
 from ...core.cell import NO_ATTENTION, REFERENCE
-from ...core.interval import Interval
+from ...core.metrics import Interval
 from ...core.record import Outcome, Record
 from ...score.cost import costs_by_variant, floor_of
 from ...score.key import board_keys

@@ -24,8 +24,7 @@ from ...board.cells import (
 from ...board.kinds import SetStatistics
 from ...board.task_context import finished_runs
 from ...core.cell import REFERENCE
-from ...core.interval import Interval
-from ...core.metrics import Metric
+from ...core.metrics import Interval, Metric
 from ...score.contrasts import Contrasts
 from ...score.key import BoardKey
 from ...score.quality import SeedScores

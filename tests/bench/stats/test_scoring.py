@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attnbench.bench.core.interval import Interval
+from attnbench.bench.core.metrics import Interval
 from attnbench.bench.stats import format as wording
 from attnbench.bench.stats import scoring as score
 from attnbench.bench.stats.intervals import Estimate, NoiseSource, quantile

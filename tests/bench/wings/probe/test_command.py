@@ -12,7 +12,7 @@ import attnbench
 from attnbench.bench.cli import pages
 from attnbench.bench.cli.app import app
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.core.interval import Interval
+from attnbench.bench.core.metrics import Interval
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import Property

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench.bench.core.interval import Interval
+from attnbench.bench.core.metrics import Interval
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.store.table import table_of
 from attnbench.bench.wings.probe.page import ProbedCost, costs_of, probe_report
