@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_lines import answer
+from limits import limited
 from tally import Extent, Tally
 
-SECONDS, WAITING_SECONDS = 10, 60
-"""Of the processor, and on the clock, since other tests may run beside."""
 LONGEST = 420
 NAME, DIGITS = "n" * 300, "9" * 4_000
 PLAN, TRAINED = "plan --variants rela --task sweep", "plan --variants rela --task lra-listops"
@@ -158,20 +154,12 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
 
 def ended(arguments: list[str]) -> tuple[int | str, str]:
     """The code of one command and its standard error; of one that raises or hangs, its fault in place of a code."""
-
-    def out_of_time(*_: Any) -> None:
-        raise AssertionError(f"it ran for more than {WAITING_SECONDS} seconds")
-
-    before = signal.signal(signal.SIGALRM, out_of_time)
-    signal.alarm(WAITING_SECONDS)
     try:
-        found = answer(arguments)
+        with limited():
+            found = answer(arguments)
         return found.code, found.errors
     except BaseException as error:
         return f"{type(error).__name__}: {error}", ""
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def problem_of(code: int | str, shown: str) -> str | None:
@@ -196,11 +184,7 @@ def test_commands(extent: Extent, tally: Tally, places: dict[str, str]) -> None:
     before = {path for path in Path().rglob("*") if path.parts[0] != "home"}
     cases = [shlex.split(line.format(**places)) for line in LINES.split("\n") if line]
     for arguments in extent.of(cases, sample=20):
-        began = time.process_time()
-        problem = problem_of(*ended(arguments))
-        if time.process_time() - began > SECONDS:
-            problem = problem or f"it took {time.process_time() - began:.0f} s"
-        tally.check(shlex.join(arguments)[:120], problem)
+        tally.check(shlex.join(arguments)[:120], problem_of(*ended(arguments)))
     left = {path for path in Path().rglob("*") if path.parts[0] != "home"} - before
     tally.check("files left behind", f"{sorted(map(str, left))[:5]}" if left else None)
     tally.verdict()

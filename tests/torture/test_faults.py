@@ -6,12 +6,14 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from commands_under_test import Command
 from seeds import seed
 from tally import Extent, Tally
 
@@ -24,21 +26,13 @@ MACHINE = "eb2a68423486"
 RUN = ("run", "--variants", "softmax", "--task", "recall", "--lanes", "train", "--threads", "1", "--offline")
 
 
-def started(*words: str, variables: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "attnbench", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | (variables or {})
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def started(folder: Path, *words: str, **variables: str) -> Command:
+    return Command(*words, folder=folder, variables={"OMP_NUM_THREADS": "1"} | variables)
 
 
-def ended(*words: str, variables: dict[str, str] | None = None) -> tuple[int, str]:
-    process = started(*words, variables=variables)
-    _, said = process.communicate(timeout=300)
-    return process.returncode, said
-
-
-def wait_for(pattern: str, folder: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(pattern: str, folder: Path, command: Command) -> None:
     while not list(folder.glob(pattern)):
-        assert process.poll() is None, process.communicate()
+        assert command.process.poll() is None, command.ended(1.0)
         time.sleep(0.02)
 
 
@@ -53,14 +47,14 @@ def test_merges(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     for number in range(4):
         shutil.rmtree(ours, ignore_errors=True)
         for _ in range(3):
-            process = started("merge", str(theirs), "--results", str(ours))
+            command = started(tmp_path, "merge", str(theirs), "--results", str(ours))
             time.sleep(drawn.uniform(2, 12))
-            process.kill()
-            process.communicate()
-        code, said = ended("merge", str(theirs), "--results", str(ours))
+            command.send(signal.SIGKILL)
+            command.ended(30.0)
+        ended = started(tmp_path, "merge", str(theirs), "--results", str(ours)).ended(300.0)
         found = [record.to_line() for record in Store(ours).records()]
         errors = validate_records(ours).errors
-        problem = None if code == 0 and sorted(found) == sorted(wanted) else f"{code}: {said[-200:]}"
+        problem = ended.problem(0) or (None if sorted(found) == sorted(wanted) else "other Records")
         tally.check(f"merge {number}", problem or (f"{errors} errors" if errors else None))
     tally.verdict()
 
@@ -74,13 +68,13 @@ def test_a_folder_that_becomes_read_only_ends_the_run_in_one_line_and_it_goes_on
         pytest.skip("this machine lets nobody mount")
     words = (*RUN, "--preset", "smoke[steps=40]", "--seeds", "3", "--results", str(disk / "r"))
     try:
-        process = started(*words)
-        wait_for("r/records/*.jsonl", disk, process)
+        command = started(tmp_path, *words)
+        wait_for("r/records/*.jsonl", disk, command)
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        _, said = process.communicate(timeout=300)
-        assert process.returncode == 4 and "Read-only file system" in said.rstrip("\n").split("\n")[-1]
+        ended = command.ended(300.0)
+        assert ended.code == 4 and "Read-only file system" in ended.errors.rstrip("\n").split("\n")[-1]
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
-        assert ended(*words)[0] == 0
+        assert started(tmp_path, *words).ended(300.0).code == 0
         records = list(Store(disk / "r").records())
         assert len({record.key for record in records}) == len(records) >= 3
     finally:
@@ -91,7 +85,7 @@ def test_a_folder_that_becomes_read_only_ends_the_run_in_one_line_and_it_goes_on
 def test_another_version_of_the_program_and_another_machine_id_share_a_folder(tmp_path: Path) -> None:
     folder, site = tmp_path / "r", tmp_path / "site"
     words = (*RUN, "--preset", "smoke[steps=4]", "--results", str(folder))
-    assert ended(*words)[0] == 0
+    assert started(tmp_path, *words).ended(300.0).code == 0
     (file,) = (folder / "records").glob("*.jsonl")
     first = file.read_bytes().split(b"\n")[0]
     newer = [json.dumps(json.loads(first) | {"schema": 2}), json.dumps(json.loads(first) | {"shiny": 1})]
@@ -99,13 +93,14 @@ def test_another_version_of_the_program_and_another_machine_id_share_a_folder(tm
         lines.write("\n".join(newer) + "\n")
     before = file.read_bytes()
     # the lines of a newer version are named, and stay to the byte
-    code, said = ended(*words)
-    assert code == 0 and said.count("line") >= 2 and read_regular(file, 2**24) == before
+    ended = started(tmp_path, *words).ended(300.0)
+    assert ended.code == 0 and ended.errors.count("line") >= 2 and read_regular(file, 2**24) == before
     # a machine whose processors change is another machine: it measures for itself, and takes nothing away
     site.mkdir()
     (site / "sitecustomize.py").write_text("import os\nos.cpu_count = lambda: 7\n")
-    code, _ = ended(*words, variables={"PYTHONPATH": str(site)})
-    assert code == 0 and len(list((folder / "records").glob("*.jsonl"))) == 2 and file.read_bytes() == before
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+    assert started(tmp_path, *words, PYTHONPATH=path).ended(300.0).code == 0
+    assert len(list((folder / "records").glob("*.jsonl"))) == 2 and file.read_bytes() == before
 
 
 @pytest.mark.soak

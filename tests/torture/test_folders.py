@@ -6,16 +6,17 @@ import os
 import platform
 import resource
 import shutil
-import signal
 import sys
 import traceback
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from command_lines import answer
 from hostile_folders import (
     ARRAYS,
     CURVES,
@@ -28,8 +29,8 @@ from hostile_folders import (
     sound_records,
     write_sound,
 )
+from limits import SECONDS, OutOfTime, limited
 from tally import Extent, Tally
-from typer.testing import CliRunner
 
 import attnbench
 from attnbench.bench.api import boards as api
@@ -40,16 +41,11 @@ from attnbench.bench.core.record import Record
 from attnbench.bench.store.artifacts import MOST_EXAMPLES, curve_of, results_of
 from attnbench.bench.store.packs import DamagedArtifact
 from attnbench.bench.store.store import Store
-from attnbench.bench.wings.sharing.command import merge
 from attnbench.bench.wings.sharing.validate import validate_records
 
 pytest.importorskip("altair", reason="the extra dashboard is not installed")
 
 from attnbench.dashboards import csv_json, html, latex, markdown, terminal
-
-SECONDS = 10
-WAITING_SECONDS = 60
-"""On the clock, of a reader that computes nothing; longer, since other tests may run beside."""
 
 MOST_GROWTH_BYTES = 2**31
 FORBIDDEN = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pickle.find_class")
@@ -187,9 +183,8 @@ def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable
             write(boards).encode()
 
     def merged() -> None:
-        result = CliRunner().invoke(_application(), [str(folder), "--results", str(ours)])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
+        ended = answer(["merge", str(folder), "--results", str(ours)])
+        assert ended.code != 70, ended.errors
         api.boards(ours, notice=_one_line)
 
     def validated() -> None:
@@ -205,7 +200,8 @@ def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable
     def plan() -> None:
         # most of the time goes into the count of work
         if zlib.crc32(case.name.encode()) % 4 == 0:
-            attnbench.plan("softmax,rela", "lra-listops,sweep", preset="smoke", results=folder, progress=_Notices())
+            heard = Mock(notice=_one_line)
+            attnbench.plan("softmax,rela", "lra-listops,sweep", preset="smoke", results=folder, progress=heard)
 
     def pandas() -> None:
         api.records(folder, notice=_one_line).to_pandas()
@@ -226,25 +222,6 @@ def readers(case: HostileFolder, folder: Path, ours: Path) -> dict[str, Callable
     }
 
 
-def _application() -> Any:
-    import typer
-
-    app = typer.Typer()
-    app.command()(merge)
-    return app
-
-
-class _Notices:
-    def notice(self, text: str) -> None:
-        _one_line(text)
-
-    def begin(self, *_: object) -> None: ...
-
-    def on_event(self, *_: object) -> None: ...
-
-    def progress(self, *_: object) -> None: ...
-
-
 def _one_line(text: str) -> None:
     assert len(text) < 2000, f"a notice of {len(text):,} characters"
     text.encode()
@@ -257,28 +234,9 @@ def _problem(read: Callable[[], object]) -> str | None:
     except AttnbenchError as error:
         # an answer, if it is one line
         return None if len(str(error)) < 2000 and "\n" not in str(error) else f"a long error: {str(error)[:200]!r}"
-    except TimeoutError:
+    except OutOfTime:
         return f"over {SECONDS} s"
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:150]} ({Path(frame.filename).name}:{frame.lineno})"
     return None
-
-
-@contextmanager
-def limited() -> Iterator[None]:
-    """Raises TimeoutError after SECONDS of processor time, or after WAITING_SECONDS on the clock."""
-
-    def stop(number: int, frame: object) -> None:
-        raise TimeoutError
-
-    timers = ((signal.SIGPROF, signal.ITIMER_PROF, SECONDS), (signal.SIGALRM, signal.ITIMER_REAL, WAITING_SECONDS))
-    previous = {number: signal.signal(number, stop) for number, _, _ in timers}
-    for _, timer, seconds in timers:
-        signal.setitimer(timer, seconds)
-    try:
-        yield
-    finally:
-        for number, timer, _ in timers:
-            signal.setitimer(timer, 0)
-            signal.signal(number, previous[number])

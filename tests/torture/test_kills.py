@@ -15,7 +15,7 @@ from commands_under_test import Command, run_command
 from seeds import seed
 from tally import Extent, Tally
 
-WRITERS = """
+WRITER = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 from attnbench.bench.core.cell import Cell
@@ -45,20 +45,13 @@ def started(first, many):
     os.close(writing)
     return pid, os.fdopen(reading)
 
-def stored():
-    notices = []
-    numbers = [int(r.cell.task.get("number")) for r in Store(folder, notices.append).records()]
-    return numbers
-
 def problem(acknowledged):
-    numbers = stored()
+    numbers = [int(r.cell.task.get("number")) for r in Store(folder, lambda notice: None).records()]
     if len(set(numbers)) != len(numbers):
         return "a Record is there twice"
     lost = set(acknowledged) - set(numbers)
     return f"{len(lost)} acknowledged Records are lost" if lost else None
-"""
 
-KILLS = """
 problems, acknowledged = [], []
 for kill in range(int(sys.argv[3])):
     pid, answers = started(10_000 * kill, 10_000)
@@ -72,41 +65,19 @@ for kill in range(int(sys.argv[3])):
 print(json.dumps([problems, len(acknowledged)]))
 """
 
-CROWD = """
-writers = [started(1_000 * writer, int(sys.argv[3])) for writer in range(4)]
-acknowledged = [int(line) for _, answers in writers for line in answers]
-for pid, _ in writers:
-    os.waitpid(pid, 0)
-print(json.dumps([[problem(acknowledged)], len(acknowledged)]))
-"""
-
 RUN = ("run", "--variants", "softmax", "--task", "lra-listops", "--preset", "smoke", "--seeds", "1", "--lanes", "train",
        "--threads", "1", "--device", "cpu", "--results", "results")  # fmt: skip
 
 
-def writers(script: str, folder: Path, count: int) -> tuple[list[str | None], int]:
-    """The problem of each case, and how many Records were acknowledged."""
-    command = [sys.executable, "-c", WRITERS + script, str(folder), str(seed()), str(count)]
+def test_appends(extent: Extent, tally: Tally, tmp_path: Path) -> None:
+    """kills inside the store: no acknowledged Record is lost or doubled."""
+    command = [sys.executable, "-c", WRITER, str(tmp_path), str(seed()), "200" if extent.all_cases else "10"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     problems, acknowledged = json.loads(done.stdout)
-    return problems, acknowledged
-
-
-def test_appends(extent: Extent, tally: Tally, tmp_path: Path) -> None:
-    """kills inside the store: no acknowledged Record is lost or doubled."""
-    problems, acknowledged = writers(KILLS, tmp_path, 200 if extent.all_cases else 10)
     for number, problem in enumerate(problems):
         tally.check(f"kill {number}", problem)
     assert acknowledged
-    tally.verdict()
-
-
-def test_crowds(extent: Extent, tally: Tally, tmp_path: Path) -> None:
-    """four writers at once: every Record of each is there, once."""
-    each = 100 if extent.all_cases else 10
-    problems, acknowledged = writers(CROWD, tmp_path, each)
-    tally.check("four writers", problems[0] or (None if acknowledged == 4 * each else f"{acknowledged} acknowledged"))
     tally.verdict()
 
 

@@ -20,7 +20,7 @@ pytest.importorskip("transformers", reason="needs the extra attnbench[transforme
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from attnbench.bench.wings.convert.pretrained import try_checkpoint
+from attnbench.bench.wings.convert.pretrained import load_checkpoint, try_checkpoint
 
 SECONDS = 75
 
@@ -68,14 +68,15 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def changed(field: str, value: Any) -> Callable[[Path], object]:
+    def write(model: Path) -> None:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        (model / "config.json").write_text(json.dumps(config | {field: value}), encoding="utf-8")
+
+    return write
+
+
 def cases() -> list[tuple[str, Callable[[Path], object]]]:
-    def changed(field: str, value: Any) -> Callable[[Path], object]:
-        def write(model: Path) -> None:
-            config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-            (model / "config.json").write_text(json.dumps(config | {field: value}), encoding="utf-8")
-
-        return write
-
     found = [(f"{field}={value!r}", changed(field, value)) for field in FIELDS for value in VALUES]
     return [*FILES.items(), *found]
 
@@ -106,12 +107,9 @@ def test_models(extent: Extent, tally: Tally, sound: Path, tmp_path: Path) -> No
 
 
 def test_a_million_layers_and_a_pipe_are_refused_at_once(sound: Path, tmp_path: Path) -> None:
-    from attnbench.bench.wings.convert.pretrained import load_checkpoint
-
     model = tmp_path / "model"
     shutil.copytree(sound, model)
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    (model / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**6}), encoding="utf-8")
+    changed("num_hidden_layers", 10**6)(model)
     with pytest.raises(DataError, match="names 1000000 layers, but its weights are"):
         load_checkpoint(model)
     os.mkfifo(model / "tokenizer.json")

@@ -61,7 +61,7 @@ def probe(
     >>> print(attnbench.probe("entmax15").headline)                                                # doctest: +SKIP
     """
     notice = progress.notice if progress else LOG.warning
-    options = {"results": results, "device": device, "threads": threads, "timeout": timeout, "retry": retry}
+    options: dict[str, Any] = {"results": results, "device": device, "threads": threads, "timeout": timeout, "retry": retry}
     measure = partial(run, progress=progress, seeds=1, **options)
     trained, timed = list[Record](), list[Record]()
     with asking():

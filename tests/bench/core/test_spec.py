@@ -147,12 +147,6 @@ def test_the_text_of_a_spec_is_read_back_as_that_spec(spec):
     assert back == spec and parameters_with_types(back) == parameters_with_types(spec)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(specs, min_size=1, max_size=4))
-def test_a_list_of_texts_is_read_back_in_order_without_repeats(several):
-    assert parse_selection(",".join(map(str, several))) == list(dict.fromkeys(several))
-
-
 @given(st.text(max_size=40))
 def test_any_text_is_read_to_a_fixed_point_or_refused(text):
     try:
