@@ -66,46 +66,46 @@ def test_a_lent_gpu_gets_what_is_worth_most_first_and_nothing_beside_what_is_tim
     assert [step.minutes for step in everything.steps(rehearse=False)][-1] > 500
 
 
+OK = {"seconds": 1, "exit_code": 0, "outcome": ""}
+
+
+def replace_runs(monkeypatch: pytest.MonkeyPatch, out: Path, *words: str, **outcomes: dict[str, object]) -> list[Any]:
+    """The steps that the script would run with `words`, as they are by the time each begins; `outcomes` by name."""
+    taken: list[Any] = []
+
+    def done(step: Any, out: Path, device: str) -> dict[str, object]:
+        taken.append(replace(step))
+        return dict.fromkeys(("step", "about", "found", "log", "last_line"), "") | outcomes.get(step.name, OK)
+
+    monkeypatch.setattr(everything, "done", done)
+    monkeypatch.setattr(sys, "argv", ["everything.py", "--out", str(out), *words])
+    return taken
+
+
 @pytest.mark.parametrize(("words", "count"), [([], 2), (["--all"], 6), (["--steps", "serving", "lra"], 2)])
 def test_the_bundle_of_a_gpu_is_two_steps_and_all_of_them_are_six(
     words: list[str], count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install(monkeypatch)
-    taken: list[list[str]] = []
-
-    def done(step: object, out: Path, device: str) -> dict[str, object]:
-        taken.append(step.command(out, device))  # type: ignore[attr-defined]
-        return dict.fromkeys(("step", "outcome", "about", "found", "log"), "") | {"seconds": 1, "exit_code": 0}
-
-    monkeypatch.setattr(everything, "done", done)
-    monkeypatch.setattr(sys, "argv", ["everything.py", "--out", str(tmp_path), *words])
+    taken = replace_runs(monkeypatch, tmp_path, *words)
     assert everything.main() == 0 and len(taken) == count
-    ours = [command for command in taken if "attnbench" in command]
-    assert ours and all(
-        command[-4:] == ["--device", "cuda", "--results", str(tmp_path / "results")] for command in ours
-    )
+    ours = [command for command in (step.command(tmp_path, "cuda") for step in taken) if "attnbench" in command]
+    results = ["--device", "cuda", "--results", str(tmp_path / "results")]
+    assert ours and all(command[-4:] == results for command in ours)
     assert f"merge {tmp_path}/results" in capsys.readouterr().out
 
 
 def test_steps_of_a_lent_gpu_share_the_time_that_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    limits: dict[str, float] = {}
-
-    def done(step: Any, out: Path, device: str) -> dict[str, object]:
-        limits[step.name] = step.minutes
-        if step.name == "gates":
-            raise_at_once = {"exit_code": None, "outcome": "TIME LIMIT"}
-            return dict.fromkeys(("step", "about", "found", "log", "last_line"), "") | {"seconds": 1} | raise_at_once
-        return dict.fromkeys(("step", "outcome", "about", "found", "log"), "") | {"seconds": 1, "exit_code": 0}
-
-    monkeypatch.setattr(everything, "done", done)
-    monkeypatch.setattr(sys, "argv", ["everything.py", "--out", str(tmp_path), "--minutes", "10", "--rehearse"])
+    late = {"seconds": 1, "exit_code": None, "outcome": "TIME LIMIT"}
+    taken = replace_runs(monkeypatch, tmp_path, "--minutes", "10", "--rehearse", gates=late)
     # the fault of one step is the exit code, and ends no other
-    assert everything.main() == 1 and list(limits)[-2:] == ["kernels-gpu-short", "mission-times"]
+    assert everything.main() == 1
+    *_, kernels, times = taken
     # the first ended at once: all of their time is for those that run alone, by their shares, then all for the last
-    assert limits["kernels-gpu-short"] == pytest.approx(7.0, abs=0.2)
-    assert limits["mission-times"] == pytest.approx(10.0, abs=0.2)
+    assert kernels.name == "kernels-gpu-short" and kernels.minutes == pytest.approx(7.0, abs=0.2)
+    assert times.name == "mission-times" and times.minutes == pytest.approx(10.0, abs=0.2)
     assert "TIME LIMIT" in capsys.readouterr().out
 
 
