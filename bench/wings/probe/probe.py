@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...api.boards import records
 from ...api.check import check
@@ -61,7 +61,8 @@ def probe(
     >>> print(attnbench.probe("entmax15").headline)                                                # doctest: +SKIP
     """
     notice = progress.notice if progress else LOG.warning
-    options: dict[str, Any] = {"results": results, "device": device, "threads": threads, "timeout": timeout, "retry": retry}
+    options: dict[str, Any] = {"results": results, "device": device, "threads": threads}
+    options |= {"timeout": timeout, "retry": retry}
     measure = partial(run, progress=progress, seeds=1, **options)
     trained, timed = list[Record](), list[Record]()
     with asking():

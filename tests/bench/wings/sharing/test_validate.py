@@ -523,5 +523,6 @@ def test_a_mistake_is_answered_with_the_right_words(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").touch()
     (tmp_path / "r" / "records").mkdir(parents=True)
+    (tmp_path / "r" / "records" / "box.jsonl").touch()
     found = answer(line)
     assert found.code in (2, 4) and advice in found.errors and found.errors.count("\n") == 1
