@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from ..core.errors import LOG, Notice
-from ..core.paths import RESULTS
+from ..core.files import RESULTS
 from ..store.records import Records
 from .boards import answered
 

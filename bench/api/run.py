@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ..core.errors import SelectionError
-from ..core.paths import RESULTS
+from ..core.files import RESULTS
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Names, Spec
 from ..process.ask import asking

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..core.cell import LEAST_SEEDS
 from ..core.errors import SelectionError
 from ..core.metrics import Interval, check_margin
-from ..core.protocol import LEAST_SEEDS
 from ..core.record import Outcome
 from ..core.registry import nearest
 from ..core.spec import Spec

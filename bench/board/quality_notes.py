@@ -6,9 +6,8 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ..core.cell import NO_ATTENTION, REFERENCE
+from ..core.cell import LEAST_SEEDS, NO_ATTENTION, RATE_SETTINGS, REFERENCE
 from ..core.metrics import Interval, Metric
-from ..core.protocol import LEAST_SEEDS, RATE_SETTINGS
 from ..core.spec import Spec
 from ..score.contrasts import Contrast, Contrasts
 from ..score.quality import SeedScores

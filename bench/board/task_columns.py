@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
-from ..core.cell import REFERENCE
-from ..core.protocol import LEAST_SEEDS
+from ..core.cell import LEAST_SEEDS, REFERENCE
 from ..core.record import Outcome
 from ..score.cost import CAPPED, floor_of
 from ..score.learning import Reached

@@ -7,8 +7,8 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from ..core.cell import LANE_VERSIONS, LEAST_SEEDS
 from ..core.harness import NAME, is_edited
-from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS
 from ..score.key import BoardKey
 from ..stats.format import counted
 from ..store.rows import NOT_RANKED, REPEATED, ResultRow, is_disputed, problem_of, tested, version_order

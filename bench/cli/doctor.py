@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ... import __version__
-from ..core.paths import RESULTS
+from ..core.files import RESULTS
 from .command import command
 from .options import DataDir, Json, Results
 from .output import print_rows, say_json

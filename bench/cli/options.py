@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import AttnbenchError, SelectionError
-from ..core.paths import RESULTS
+from ..core.files import RESULTS
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec, parse_selection, with_call
 from ..plan.suites import built_in

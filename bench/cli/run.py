@@ -13,7 +13,7 @@ import typer
 
 from ..core.cell import REFERENCE
 from ..core.errors import AttnbenchError, SelectionError
-from ..core.paths import RESULTS
+from ..core.files import RESULTS
 from ..stats.format import counted, listed
 from .command import command
 from .options import RUN, Json, Offline, Results, Seconds, folder, selected, sharing

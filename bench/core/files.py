@@ -11,6 +11,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+PACKAGE = Path(__file__).resolve().parent.parent.parent
+"""Where the package lies on disk."""
+
+RESULTS = Path("results/local")
+"""The results folder where none is named, below the current folder."""
+
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a folder",

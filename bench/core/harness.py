@@ -13,7 +13,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from .paths import PACKAGE
+from .files import PACKAGE
 
 FOLDERS = ("bench", "tasks", "variants")
 """The code that a number may depend on."""

@@ -11,7 +11,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from .cell import Cell
+from .cell import VERSION_ZERO, Cell
 from .decode import (
     MOST_MAGNITUDE,
     Count,
@@ -39,7 +39,6 @@ from .decode import (
 from .errors import StoreError
 from .hashing import content_hash
 from .metrics import METRICS, Metric
-from .protocol import VERSION_ZERO
 
 SCHEMA = 1
 

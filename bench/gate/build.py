@@ -16,9 +16,8 @@ import torch
 
 from ...variants.contract import AttentionShape, Variant
 from ..core.errors import Unsupported
-from ..core.files import is_trusted, make_private
+from ..core.files import PACKAGE, is_trusted, make_private
 from ..core.hashing import content_hash
-from ..core.paths import PACKAGE
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..models.blocks import BuildVariant

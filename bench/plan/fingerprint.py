@@ -1,6 +1,6 @@
 """Fingerprints of Records: the versions, the data and the source of the variant that made them.
 
-A digest is `VERSIONS-DATA-VARIANT`. Versions are declared: of the lane and the objective in `bench/core/protocol.py`,
+A digest is `VERSIONS-DATA-VARIANT`. Versions are declared: of the lane and the objective in `bench/core/cell.py`,
 of the task in its class. Only the variant's own source is hashed, its file with the operations and kernels that it
 imports, so that a changed mechanism is measured again and a tidier harness is not. Of our kernels only those of the
 device count: on a processor `variants/kernels/triton` is left out, on a GPU `variants/kernels/cpu`. A cell that asks
@@ -21,10 +21,9 @@ from functools import cache
 from pathlib import Path
 
 from ...variants.kernels import gpu
-from ..core.cell import REFERENCE, Cell
+from ..core.cell import LANE_VERSIONS, REFERENCE, Cell
+from ..core.files import PACKAGE
 from ..core.hashing import content_hash
-from ..core.paths import PACKAGE
-from ..core.protocol import LANE_VERSIONS
 from ..core.record import Provenance
 from ..core.registry import VARIANTS
 from .facts import task_facts

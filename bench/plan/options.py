@@ -12,7 +12,7 @@ from typing import Any, get_args
 from ...tasks.contract import PRESETS
 from ..core.cell import NO_ATTENTION, REFERENCE, Lane, Selection
 from ..core.errors import SelectionError
-from ..core.paths import RESULTS
+from ..core.files import RESULTS
 from ..core.registry import TASKS
 from ..core.spec import Names, Spec, bytes_of, specs_of
 from .executor_settings import ExecutorSettings, executor_of

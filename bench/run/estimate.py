@@ -15,9 +15,8 @@ import torch
 from ...tasks.contract import Classification, Task
 from ...variants import uncompiled
 from ...variants.contract import AttentionShape, Mask, Variant
-from ..core.cell import REFERENCE, Cell
+from ..core.cell import LEAST_ROUNDS, REFERENCE, Cell
 from ..core.errors import AttnbenchError, PluginError
-from ..core.protocol import LEAST_ROUNDS
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..gate.case import SEQUENCE_SECONDS

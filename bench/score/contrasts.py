@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.cell import REFERENCE
+from ..core.cell import LEAST_SEEDS, REFERENCE
 from ..core.metrics import Interval, Metric
-from ..core.protocol import LEAST_SEEDS
 from ..stats.intervals import (
     LEVEL,
     POWER,

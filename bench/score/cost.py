@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..core.cell import REFERENCE
-from ..core.protocol import LEAST_ROUNDS
+from ..core.cell import LEAST_ROUNDS, REFERENCE
 from ..core.record import Outcome
 from ..stats.intervals import LEVEL, Estimate, mean_estimate, minimal_detectable_effect
 from ..stats.scoring import capped, log_ratio, log_ratios, noise_floor

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..core.cell import LEAST_SEEDS
 from ..core.metrics import ACCURACY, Metric
-from ..core.protocol import LEAST_SEEDS
 from ..stats.bootstrap import DRAWS
 from ..stats.intervals import Estimate, mean_estimate
 from ..stats.scoring import Draws

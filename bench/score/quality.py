@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..core.cell import REFERENCE
+from ..core.cell import LEAST_SEEDS, REFERENCE
 from ..core.metrics import ACCURACY, RANKING_METRICS, Interval, Metric
-from ..core.protocol import LEAST_SEEDS
 from ..core.record import Measurement, Outcome
 from ..stats import format as wording
 from ..stats.bootstrap import resampled_scores, resampled_shares, sound_statistics

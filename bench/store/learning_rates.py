@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from ..core.cell import FIRST_TUNING_SEED, Cell
+from ..core.cell import FIRST_TUNING_SEED, RATE_SETTINGS, Cell
 from ..core.metrics import ACCURACY
-from ..core.protocol import RATE_SETTINGS
 from ..core.record import Outcome, Record
 from ..core.spec import Spec
 

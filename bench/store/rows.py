@@ -11,11 +11,10 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.cell import NO_ATTENTION, REFERENCE
+from ..core.cell import LANE_VERSIONS, LEAST_SEEDS, NO_ATTENTION, REFERENCE, VERSION_ZERO
 from ..core.entry_points import is_own, read_group
 from ..core.errors import AttnbenchError
 from ..core.metrics import RANKING_METRICS, Metric
-from ..core.protocol import LANE_VERSIONS, LEAST_SEEDS, VERSION_ZERO
 from ..core.record import Measurement, Outcome, Record
 from ..core.registry import TASKS
 from ..core.spec import Spec

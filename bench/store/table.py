@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 
+from ..core.cell import VERSION_ZERO
 from ..core.metrics import Metric
-from ..core.protocol import VERSION_ZERO
 from ..core.record import Machine, Measurement, Record
 from ..core.spec import Spec
 from .rows import OTHER_TASKS, HeadMeasurement, ResultRow, grouped, installed_metric, with_staleness

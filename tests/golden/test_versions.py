@@ -19,10 +19,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnbench.bench.core.cell import REFERENCE
+from attnbench.bench.core.cell import LANE_VERSIONS, REFERENCE
+from attnbench.bench.core.files import PACKAGE
 from attnbench.bench.core.hashing import content_hash
-from attnbench.bench.core.paths import PACKAGE
-from attnbench.bench.core.protocol import LANE_VERSIONS
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.fingerprint import closure, token_hash
@@ -249,7 +248,7 @@ def test_a_few_steps_have_the_losses_of_their_version(objective: str, variant: s
     found = losses(objective, variant)
     assert found == (expected if isinstance(expected, str) else pytest.approx(expected, rel=1e-5)), (
         f"the losses of {variant} have changed: raise `objective_version` of the problem ({objective}) or "
-        "LANE_VERSIONS['train'] in bench/core/protocol.py, unless only the variant itself was changed, whose source is "
+        "LANE_VERSIONS['train'] in bench/core/cell.py, unless only the variant itself was changed, whose source is "
         "part of every digest"
     )
 

@@ -11,8 +11,8 @@ import torch
 
 from ....tasks.contract import Dataset, Recipe, Task
 from ....tasks.sweep_point import Point, TimedTask
+from ...core.cell import LEAST_ROUNDS as FEWEST
 from ...core.cell import REFERENCE, Cell
-from ...core.protocol import LEAST_ROUNDS as FEWEST
 from ...core.record import Outcome, Record
 from ...core.registry import VARIANTS
 from ...core.spec import Spec

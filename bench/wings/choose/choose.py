@@ -30,8 +30,8 @@ from ...board.timings import RAN_AS, Timings
 from ...board.version_notes import describe_stale
 from ...core.cell import NO_ATTENTION, REFERENCE
 from ...core.errors import LOG, Notice, SelectionError
+from ...core.files import RESULTS
 from ...core.metrics import ACCURACY, Metric, check_margin
-from ...core.paths import RESULTS
 from ...core.record import Outcome
 from ...core.spec import Spec, bytes_of, parse_value
 from ...score.contrasts import Contrasts

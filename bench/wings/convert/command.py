@@ -10,7 +10,7 @@ import typer
 from ...cli.command import command, leave_to_child
 from ...cli.options import DataDir, Device, Results
 from ...cli.output import print_rows, say, warn
-from ...core.paths import RESULTS
+from ...core.files import RESULTS
 
 
 @command("Measure", "attnbench convert ./my-model --to entmax15 --text text.txt")

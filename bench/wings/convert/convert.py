@@ -23,12 +23,11 @@ from torch import Tensor, nn
 
 from ....tasks.data.data import place
 from ....variants.contract import Mask, Variant
-from ...core.cell import REFERENCE, Cell
+from ...core.cell import LANE_VERSIONS, LEAST_SEEDS, REFERENCE, Cell
 from ...core.errors import DataError, SelectionError
 from ...core.files import read_regular
 from ...core.hashing import content_hash
 from ...core.metrics import METRICS, Metric
-from ...core.protocol import LANE_VERSIONS, LEAST_SEEDS
 from ...core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
 from ...core.spec import Spec
 from ...measure.machine import available_bytes, describe

@@ -14,7 +14,7 @@ from ...cli.options import DataDir, Device, Picture, Results
 from ...cli.output import say, warn
 from ...cli.pages import Out, needs_extra, save
 from ...core.errors import SelectionError
-from ...core.paths import RESULTS
+from ...core.files import RESULTS
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...board.board import Board, Column, Row, TableCell
 from ...board.cells import EMPTY, number_cell
-from ...core.paths import PACKAGE
+from ...core.files import PACKAGE
 from ...score.key import BoardKey
 from ...stats.format import percent
 from ...store.table import ResultTable

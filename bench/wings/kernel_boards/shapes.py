@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ...core.cell import REFERENCE
-from ...core.protocol import LEAST_ROUNDS
+from ...core.cell import LEAST_ROUNDS, REFERENCE
 from ...core.record import Measurement
 from ...core.spec import Spec
 from ...score.cost import Mode, RelativeCost, costs_by_variant

@@ -12,7 +12,7 @@ from ...cli.command import command
 from ...cli.options import CallText, Device, Json, Results, Seconds, Threads, complete_variants
 from ...cli.output import say, say_json, warn
 from ...core.errors import Unsupported
-from ...core.paths import RESULTS
+from ...core.files import RESULTS
 from ...core.spec import with_call
 
 

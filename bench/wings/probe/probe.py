@@ -15,7 +15,7 @@ from ...api.check import check
 from ...api.run import run
 from ...core.cell import REFERENCE
 from ...core.errors import LOG, Notice, PluginError, SelectionError
-from ...core.paths import RESULTS
+from ...core.files import RESULTS
 from ...core.record import Record
 from ...core.registry import VARIANTS, nearest
 from ...core.spec import Names, Spec, specs_of

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from ...board.board import Board, Column, Note, Row, TableCell
 from ...board.cells import EMPTY, number_cell
 from ...core.errors import StoreError
+from ...core.files import PACKAGE
 from ...core.metrics import METRICS
-from ...core.paths import PACKAGE
 
 FOLDER = PACKAGE / "tasks" / "published"
 FAILED = "FAIL"

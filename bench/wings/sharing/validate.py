@@ -12,11 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from ...core.cell import FIRST_TUNING_SEED, REFERENCE
+from ...core.cell import FIRST_TUNING_SEED, REFERENCE, VERSION_ZERO
 from ...core.decode import brief
 from ...core.errors import StoreError
 from ...core.metrics import METRICS, RANKING_METRICS
-from ...core.protocol import VERSION_ZERO
 from ...core.record import Measurement, Outcome, Record
 from ...store import record_files
 from ...store.artifacts import curve_of, results_of

@@ -11,7 +11,7 @@ from moderated_t import half_width_of_seeds
 
 from attnbench.bench.board.board import Board, TableCell
 from attnbench.bench.board.task_board import board_for_task
-from attnbench.bench.core.protocol import LANE_VERSIONS
+from attnbench.bench.core.cell import LANE_VERSIONS
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.score.key import board_keys

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.bench.core.cell import Cell
-from attnbench.bench.core.paths import PACKAGE
-from attnbench.bench.core.protocol import LANE_VERSIONS
+from attnbench.bench.core.cell import LANE_VERSIONS, Cell
+from attnbench.bench.core.files import PACKAGE
 from attnbench.bench.core.record import Provenance, version_of
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec
