@@ -21,11 +21,18 @@ from .result import Measured
 from .variant import VariantFactory, VariantSource, build, with_heads
 
 BASE_LENGTH = 96
+"""Positions of the short form: one tile of the kernels and a part of the next."""
 WIDE_BATCH, WIDEST_BATCH = 11, 64
+"""Sequences of a large batch: at least more than a grid of eight, at most what few positions cost."""
 STEPS = 3
+"""Steps of training before what is examined after `after_step()`."""
 DOUBLE_LENGTH, DOUBLE_BYTES = 2048, 2**31
-NARROW_LENGTH, NARROW_SCORES = 1024, 2**20
-SEQUENCE_SECONDS, NARROW_SECONDS, NARROWEST = 0.5, 0.06, 512
+"""Positions, and bytes of all scores, up to which float64 takes part."""
+SEQUENCE_SECONDS = 0.5
+"""Seconds of one sequence, of the processor, above which one head stands for all."""
+REDUCED_LENGTH, REDUCED_SCORES = 1024, 2**20
+REDUCED_SECONDS, LEAST_LENGTH = 0.06, 512
+"""Sizes of `Case.reduced`: positions where float64 allows no more, scores, seconds of a pass, least positions."""
 FEW = 13
 """Positions of a pass that is to cost little."""
 HELD_SCORES = 8
@@ -117,7 +124,7 @@ class RunSetting:
 class Case:
     """A variant built for `shape`, whose dtype is the precision, in one setting.
 
-    `first`: the case in evaluation whose parameters and buffers this one holds. `thorough`: implementations that
+    `base`: the case in evaluation whose parameters and buffers this one holds. `thorough`: implementations that
     nothing here would choose by itself are examined too, which may take minutes, and float64 everywhere. `measured`:
     the batch that is to be measured. `memo`: what several tests need. Raises Unsupported where the variant refuses the
     shape, SelectionError for an unknown name.
@@ -368,22 +375,22 @@ class Case:
 
     @cached_property
     def reduced(self) -> Case:
-        """The case for float64 and gradients, which cost most; another one at the length to be measured alone.
+        """This case; at the length to be measured a smaller one, for float64 and gradients, which cost most.
 
-        It has no more heads than a million scores take, no more tokens than float64 may have, and half as many as long
-        as a pass takes long.
+        That has no more heads than a million scores take, no more tokens than float64 may have, and half as many as
+        long as a pass takes long.
         """
         if not self.own:
             return self
-        length = self.length if self.length <= DOUBLE_LENGTH else NARROW_LENGTH
-        narrow = self.of_size(min(self.shape.heads, max(1, NARROW_SCORES // length**2)), length)
-        while narrow.length >= 2 * NARROWEST and narrow.seconds > NARROW_SECONDS:
-            shorter = narrow.of_size(narrow.shape.heads, narrow.length // 2)
-            if shorter is narrow:
+        length = self.length if self.length <= DOUBLE_LENGTH else REDUCED_LENGTH
+        reduced = self.of_size(min(self.shape.heads, max(1, REDUCED_SCORES // length**2)), length)
+        while reduced.length >= 2 * LEAST_LENGTH and reduced.seconds > REDUCED_SECONDS:
+            shorter = reduced.of_size(reduced.shape.heads, reduced.length // 2)
+            if shorter is reduced:
                 break
-            narrow = shorter
-        narrow.__dict__["reduced"] = narrow
-        return narrow
+            reduced = shorter
+        reduced.__dict__["reduced"] = reduced
+        return reduced
 
     @cached_property
     def cases(self) -> list[Case]:
@@ -415,12 +422,13 @@ class Case:
                 if all(torch.equal(case.run(inputs, mask), plain.run(inputs, mask)) for mask in masks):
                     continue
             found.append(case)
-        return [
-            each
-            for case in found
-            for each in (case, case.in_float64 if self.thorough or not case.few_passes else None)
-            if each is not None and not (each is not case and each.few_passes and each.interpreted)
-        ]
+        cases = []
+        for case in found:
+            cases.append(case)
+            in_float64 = case.in_float64 if self.thorough or not case.few_passes else None
+            if in_float64 is not None and not (in_float64.few_passes and in_float64.interpreted):
+                cases.append(in_float64)
+        return cases
 
 
 def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:

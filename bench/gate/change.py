@@ -33,13 +33,26 @@ class Change:
 
 
 class Subject(Protocol):
-    """Whatever is examined."""
+    """Whatever is examined. length, batch: of the inputs that it draws for a change."""
+
+    length: int
+    batch: int
 
     def moved(self, change: Change, words: str) -> Measured:
         """The movement of outputs that should stay, and what rounding explains; `words` say what moves what."""
 
 
-def future(length: int, cut: int, batch: int, parts: tuple[str, ...] = ()) -> Change:
-    """Another content of all positions from `cut` on, which must not move outputs before it."""
-    late = (torch.arange(length) >= cut).expand(batch, length)
-    return Change(where=late, look=~late, parts=parts, causal=True)
+def future(
+    subject: Subject,
+    cut: int,
+    words: str,
+    *,
+    parts: tuple[str, ...] = (),
+    valid: Tensor | None = None,
+    training: bool = False,
+) -> Measured:
+    """The movement of outputs before position `cut` by other content from there on."""
+    late = (torch.arange(subject.length) >= cut).expand(subject.batch, subject.length)
+    look = ~late if valid is None else ~late & valid
+    change = Change(where=late, look=look, parts=parts, valid=valid, causal=True, training=training)
+    return subject.moved(change, words)

@@ -60,8 +60,7 @@ def _leaks(case: Case, parts: tuple[str, ...] = ()) -> Answers:
     # Early, middle and last cuts: block-wise kernels fail at the edges of blocks, recurrences at the first step.
     cuts = {length // 2} if case.few_passes else {0, length // 3, length // 2, length - 2}
     for now in sorted(cuts & set(range(length - 1))):
-        change = future(length, now + 1, case.batch, parts)
-        yield case.moved(change, f"the future after position {now} of {case.place} moves the past")
+        yield future(case, now + 1, f"the future after position {now} of {case.place} moves the past", parts=parts)
 
 
 def prefix_stands_alone(case: Case) -> Answers:

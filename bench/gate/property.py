@@ -19,42 +19,30 @@ from .variant import EAGER
 
 TORCH = Path(torch.__file__).parent
 
-NEEDS: dict[str, tuple[Callable[[Case], object], str]] = {
-    "causal": (lambda case: case.shape.causal, "the shape is not causal"),
-    "padding": (lambda case: case.shape.padding, "the shape has no padding"),
-    "cross": (lambda case: case.shape.cross, "the shape is not cross"),
-    "one sequence": (lambda case: not case.shape.cross, "queries and keys are two sequences"),
-    "causal self-attention": (
-        lambda case: case.shape.causal and not case.shape.cross, "the shape is not causal self-attention"
-    ),
-    "heads": (lambda case: case.shape.heads > 1, "one head shares nothing"),
-    "speed": (lambda case: not case.interpreted, "too many keys for an interpreter"),
-    "its hardest shape": (
-        lambda case: case.shape.padding and (case.shape.causal or case.module.causality is None),
-        "it is asked with padding, and where the variant can look back alone",
-    ),
-    "strict": (lambda case: case.module.causality == "strict", "declared `{causality}`, not `strict`"),
-    "selection": (lambda case: case.module.causality == "selection", "declared `{causality}`: `causal` tests more"),
-    "bounds": (lambda case: case.module.takes_bounds, "it does not support masks with bounds"),
-    "decoding": (lambda case: case.module.decodes, "it declares that it does not decode"),
-    "exact": (lambda case: case.module.kind == "exact", "kind is `{kind}`"),
-    "an eager path": (lambda case: EAGER in case.factory.implementations, "it has one implementation"),
-    "no eager path": (
-        lambda case: EAGER not in case.factory.implementations,
-        "`implementations` compares the gradients of every path with float64",
-    ),
-    "simplex or not": (lambda case: case.module.simplex is not None, "`simplex` is not declared"),
-    "simplex": (lambda case: case.module.simplex, "`simplex` is not declared"),
-    "a map": (lambda case: isinstance(case.module, ScoredVariant), "not a ScoredVariant"),
-    "weights of the output": (
-        lambda case: isinstance(case.module, ScoredVariant) or case.module.simplex,
-        "neither a ScoredVariant nor declared `simplex`",
-    ),
+NEEDS: dict[str, Callable[[Case], object]] = {
+    "causality": lambda case: case.shape.causal,
+    "padding": lambda case: case.shape.padding,
+    "cross-attention": lambda case: case.shape.cross,
+    "self-attention": lambda case: not case.shape.cross,
+    "several heads": lambda case: case.shape.heads > 1,
+    "compiled kernels": lambda case: not case.interpreted,
+    "causal use where it has one": lambda case: case.shape.causal or case.module.causality is None,
+    "strict causality": lambda case: case.module.causality == "strict",
+    "causality by selection": lambda case: case.module.causality == "selection",
+    "bounds": lambda case: case.module.takes_bounds,
+    "decoding": lambda case: case.module.decodes,
+    "exactness": lambda case: case.module.kind == "exact",
+    "an eager path": lambda case: EAGER in case.factory.implementations,
+    "no eager path": lambda case: EAGER not in case.factory.implementations,
+    "a declared `simplex`": lambda case: case.module.simplex is not None,
+    "a simplex": lambda case: case.module.simplex,
+    "a score map": lambda case: isinstance(case.module, ScoredVariant),
+    "weights of the output": lambda case: isinstance(case.module, ScoredVariant) or case.module.simplex,
     # half precision takes long: before a measurement it is examined where it is measured
-    "bfloat16": (lambda case: case.thorough or case.shape.dtype == "bfloat16", "bfloat16 is not measured"),
-    "float16": (lambda case: case.thorough or case.shape.dtype == "float16", "float16 is not measured"),
-}  # fmt: skip
-"""Conditions by name: what a shape or a variant must have for a property to apply, and the reason where it has not."""
+    "bfloat16": lambda case: case.thorough or case.shape.dtype == "bfloat16",
+    "float16": lambda case: case.thorough or case.shape.dtype == "float16",
+}
+"""Conditions by name, of a shape or a variant, for a property to apply; the name says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +69,9 @@ class Property:
 
     def examine(self, first: Case) -> Result:
         """A variant that raises has failed, one that declares it cannot has not."""
-        for need in self.needs:
-            applies, reason = NEEDS[need]
-            if not applies(first):
-                module = first.module
-                return Result.of(self.name, NotJudged(reason.format(causality=module.causality, kind=module.kind)))
+        missing = [need for need in self.needs if not NEEDS[need](first)]
+        if missing:
+            return Result.of(self.name, NotJudged(f"needs {missing[0]}"))
         answers: list[Answer] = []
         try:
             for case in self._cases(first):

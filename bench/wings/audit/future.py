@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...gate.change import future as future_from
+from ...gate.change import future as moved_by_future
 from ...gate.result import Answers, NotJudged
 from .subject import STILL, Subject, changed
 
@@ -19,14 +19,13 @@ PREFIXES = (1, 3, 7, 15, 31, 32, 63)
 
 def future(subject: Subject) -> Answers:
     """Later content moves no earlier output: of a subject that claims to be causal a failure, else said."""
-    length = subject.convention.length
-    changes = [future_from(length, cut, batch=2) for cut in PREFIXES if cut < length]
-    found = max((subject.moved(each, "leak, moves outputs") for each in changes), key=lambda each: each.value)
+    cuts = [cut for cut in PREFIXES if cut < subject.length]
+    found = max((moved_by_future(subject, cut, "leak, moves outputs") for cut in cuts), key=lambda each: each.value)
     if found.value == 0:
         yield found
         # masks may be left out for speed, such as by a kernel for training alone
-        for change in changes if subject.claims and hasattr(subject.module, "train") else ():
-            yield subject.moved(replace(change, training=True), "leak in training alone, moves outputs")
+        for cut in cuts if subject.claims and hasattr(subject.module, "train") else ():
+            yield moved_by_future(subject, cut, "leak in training alone, moves outputs", training=True)
         return
     near, cause = distances(influence(subject))
     if subject.claims:
@@ -42,21 +41,19 @@ def future(subject: Subject) -> Answers:
 
 def future_under_mask(subject: Subject) -> Answers:
     """The same with padding on the left, on the right and inside: one mask must not replace the other."""
-    length = subject.convention.length
+    length = subject.length
     if not subject.masks_and_looks_back or subject.convention.mask_ignored:
         yield NotJudged("no mask and causality at once")
         return
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, :2], valid[1, -2:], valid[:, length // 2] = False, False, False
     for cut in (length // 4, length // 2, length - 3):
-        change = future_from(length, cut, batch=2)
-        change = replace(change, valid=valid, look=change.look & valid)
-        yield subject.moved(change, "with a mask later content moves earlier outputs")
+        yield moved_by_future(subject, cut, "with a mask later content moves earlier outputs", valid=valid)
 
 
 def influence(subject: Subject) -> Tensor:
     """True where a change of a position (second axis) moves an output (first axis), on one sequence."""
-    length, kind = subject.convention.length, subject.convention.kind
+    length, kind = subject.length, subject.convention.kind
     inputs = subject.draw(1)
     with torch.no_grad():
         base = subject.outputs(inputs, None, True)

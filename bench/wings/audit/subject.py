@@ -155,6 +155,15 @@ class Subject:
         return torch.where(change.look, moved / spread, 0.0)
 
     @property
+    def length(self) -> int:
+        return self.convention.length
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a change, so that they have neighbours."""
+        return 2
+
+    @property
     def masks_and_looks_back(self) -> bool:
         """It claims to be causal, and some call has a mask of padding and causality at once."""
         return self.claims and bool(self.convention.call(padded=True, causal=True))

@@ -17,7 +17,7 @@ def test_shared_heads_hold_and_one_head_shares_nothing():
     (grouped,) = [each for each in PROPERTIES if each.name == "grouped heads"]
     assert [grouped.examine(Case(name, SHAPE)).verdict for name in ("softmax", "local", "linear")] == ["holds"] * 3
     alone = grouped.examine(Case("softmax", replace(SHAPE, heads=1, kv_heads=1)))
-    assert (alone.verdict, alone.detail) == ("n.a.", "one head shares nothing")
+    assert (alone.verdict, alone.detail) == ("n.a.", "needs several heads")
 
 
 @pytest.mark.parametrize("name", ["softmax", "rela"])
@@ -27,7 +27,7 @@ def test_every_property_holds_where_the_shape_shares_heads(name):
 
 def test_heads_that_share_one_key_are_not_made_fewer_for_ever(monkeypatch):
     # as at 1,024 tokens, where a million scores are those of one head: two that share a key are as few as there are
-    monkeypatch.setattr(module, "NARROW_SCORES", SHAPE.max_length**2)
+    monkeypatch.setattr(module, "REDUCED_SCORES", SHAPE.max_length**2)
     shape = replace(SHAPE, kv_heads=2)
     reduced = Case("softmax", shape, RunSetting(shape.max_length, 1, "own")).reduced
     assert (reduced.shape.heads, reduced.shape.kv_heads) == (2, 1)
