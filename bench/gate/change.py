@@ -35,8 +35,11 @@ class Change:
 class Subject(Protocol):
     """Whatever is examined. length, batch: of the inputs that it draws for a change."""
 
-    length: int
-    batch: int
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def batch(self) -> int: ...
 
     def moved(self, change: Change, words: str) -> Measured:
         """The movement of outputs that should stay, and what rounding explains; `words` say what moves what."""
