@@ -66,7 +66,7 @@ def test_a_lent_gpu_gets_what_is_worth_most_first_and_nothing_beside_what_is_tim
     assert [step.minutes for step in everything.steps(rehearse=False)][-1] > 500
 
 
-OK = {"seconds": 1, "exit_code": 0, "outcome": ""}
+OK: dict[str, object] = {"seconds": 1, "exit_code": 0, "outcome": ""}
 
 
 def replace_runs(monkeypatch: pytest.MonkeyPatch, out: Path, *words: str, **outcomes: dict[str, object]) -> list[Any]:
