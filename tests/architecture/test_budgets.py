@@ -1,7 +1,8 @@
 """Budgets of packages in files and public names, with slack: how much a newcomer must look at in one room.
 
-Lines are not capped, since a cap on lines is met by squeezing them. A package above its budget is split, loses what nobody
-needs, or gets a larger one in a commit that says for what. Families of variants and tasks grow by design and have none.
+Lines are not capped, since a cap on lines is met by squeezing them. A package above its budget is split, loses what
+nobody needs, or gets a larger one in a commit that says for what. Families of variants and tasks grow by design and
+have none.
 """
 
 import ast
