@@ -22,10 +22,11 @@ from ....variants.contract import AttentionShape, Layer, Mask, Variant, score_ma
 from ...core.errors import SelectionError, Unsupported
 from ...core.spec import Value, value_text
 from ...measure.memory import storages
+from .calls import Call, Convention, Inputs
 from .convention import recognise, says_causal, sees_future
 from .decoding import ALLOWED, Protocol, protocol
 from .search import parameters_of
-from .subject import Call, Convention, Inputs, Subject, called, draw, first_tensor, redraw_zeros
+from .subject import Subject, called, draw, first_tensor, redraw_zeros
 from .target import (
     ATTRIBUTE,
     CHANGES,

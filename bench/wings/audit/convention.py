@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .calls import Call, Convention, Inputs
 from .search import MASKS, SWITCHES, Unclear, parameters_of, plain_call
-from .subject import STILL, Call, Convention, Inputs, Subject, by_position, changed, draw, run
+from .subject import STILL, Subject, by_position, changed, draw, run
 
 CAUSAL_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask")
 

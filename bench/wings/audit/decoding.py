@@ -16,11 +16,12 @@ from torch import Tensor
 
 from ....variants.contract import Mask
 from ...gate.result import Answers, Measured, NotJudged
+from .calls import NAMES, Inputs, Kind
 from .convention import closing, sees_future, with_argument
 from .program import setup
 from .report import raised
 from .search import CACHES, parameters_of, picked
-from .subject import NAMES, Inputs, Kind, Subject, called
+from .subject import Subject, called
 
 SWITCHES = (
     "use_cache", "return_cache", "return_state", "output_cache", "output_final_state", "return_next_prev_hidden",

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ...gate.result import Answer, Answers, Measured, NotJudged
+from .calls import NAMES, Call
 from .convention import with_argument
 from .program import setup
 from .report import raised
 from .search import parameters_of
-from .subject import NAMES, STILL, Call, Subject, by_position, run
+from .subject import STILL, Subject, by_position, run
 
 Lines = tuple[str, ...]
 

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ...gate.change import Change
 from ...gate.result import Answers, Measured, NotJudged
+from .calls import NAMES
 from .numerics import AMOUNT_ALLOWED, draws
 from .program import masks, setup
 from .report import raised
-from .subject import NAMES, STILL, Subject
+from .subject import STILL, Subject
 
 NO_MASK = NotJudged("no mask found")
 

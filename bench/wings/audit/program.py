@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...gate.change import Change
-
-if TYPE_CHECKING:
-    from .subject import Convention
+from .calls import Convention
 
 LOWEST = 3
 """The first token that is drawn: lower ones may mean padding."""

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import SelectionError, crash_text
-from .subject import NAMES, STILL, Call, Convention, Inputs, Kind, Subject, draw, run_raw
+from .calls import NAMES, Call, Convention, Inputs, Kind
+from .subject import STILL, Subject, draw, run_raw
 
 IDS = ("input_ids", "ids", "idx", "tokens", "token_ids", "input_tokens")
 MASKS = (

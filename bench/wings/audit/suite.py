@@ -16,10 +16,11 @@ from ...core.errors import SelectionError
 from ...core.registry import nearest
 from ...gate.result import Answers, NotJudged, Result, worst
 from . import decoding, future, numerics, packing, padding
+from .calls import Call
 from .convention import recognise, says_causal
 from .report import AuditReport, raised
 from .search import Unclear
-from .subject import Call, Subject, redraw_zeros
+from .subject import Subject, redraw_zeros
 from .target import CHANGES, as_tested
 
 TESTS: dict[str, Callable[[Subject], Answers]] = {
