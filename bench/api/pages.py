@@ -13,7 +13,7 @@ from .boards import answered
 
 if TYPE_CHECKING:
     from ..board.compare import Comparison
-    from ..board.regression import Change
+    from ..board.regression import CostChange
     from ..board.report import Overview, Report
     from ..score.key import Filters
 
@@ -69,7 +69,7 @@ def compare(
     return compare_on_boards(table, keys, one, other, predictions, margin)
 
 
-def changes(results: str | Path | Records, against: str | Path, notice: Notice = LOG.warning) -> list[Change]:
+def changes(results: str | Path | Records, against: str | Path, notice: Notice = LOG.warning) -> list[CostChange]:
     """The change of each cost over softmax since an older folder, the slowest first; SelectionError for none."""
     from ..board.regression import changes_since
 

@@ -20,7 +20,7 @@ Place = tuple[str, str, Mode, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class CostChange:
     """The cost over softmax now, divided by that before, with its 95 % interval; None where now it has no time."""
 
     variant: str
@@ -36,7 +36,7 @@ class Change:
     @property
     def words(self) -> str:
         """
-        >>> Change(variant="rela", task="recall", mode="step", times=Interval(1.084, 1.05, 1.12)).words
+        >>> CostChange(variant="rela", task="recall", mode="step", times=Interval(1.084, 1.05, 1.12)).words
         'rela on recall, a training step: +8.4 % (+5.0 to +12.0)'
         """
         place = f"{self.variant} on {self.task}, {MODES[self.mode].one}"
@@ -48,7 +48,7 @@ class Change:
 
 def changes_since(
     new: tuple[ResultTable, Sequence[BoardKey]], old: tuple[ResultTable, Sequence[BoardKey]]
-) -> list[Change]:
+) -> list[CostChange]:
     """The change of every cost that both have, the slowest first. Raises SelectionError where they share none."""
     now, before = _costs(*new), _costs(*old)
     found = []
@@ -59,7 +59,7 @@ def changes_since(
             continue
         change = None if cost.cost is None else Estimate(cost.cost.value - was.value, (*cost.cost.noise, *was.noise))
         times = None if change is None else ratio(change)
-        found.append(Change(variant=variant, task=task, mode=mode, times=times, reason=cost.reason or cost.outcome))
+        found.append(CostChange(variant=variant, task=task, mode=mode, times=times, reason=cost.reason or cost.outcome))
     if not found:
         raise SelectionError(
             "expected times of the same task, preset and variant in the folder of --against, got none; make them "

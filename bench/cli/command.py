@@ -50,7 +50,7 @@ def parser_of(name: str, found: Callable[..., Any] | typer.Typer) -> Any:
         for each in found.registered_commands:
             each.cls = Command
         group = typer.main.get_group(found)
-        group.name, group.rich_help_panel = name, found.info.rich_help_panel
+        group.name, group.rich_help_panel = name, found.rich_help_panel
         return group
     alone = typer.Typer(add_completion=False)
     example = getattr(found, "example", "")

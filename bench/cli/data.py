@@ -12,7 +12,6 @@ from ..core.errors import AttnbenchError, DataError, SelectionError
 from ..core.registry import TASKS, nearest
 from ..core.spec import Spec, parse_selection
 from ..plan.facts import recipe_facts, resolve
-from ..plan.options import load_suite
 from ..plan.suites import built_in
 from ..process.ask import ask
 from ..stats.format import counted
@@ -207,6 +206,8 @@ def _together(failed: list[DataError]) -> DataError:
 
 def _specs(names: list[str]) -> list[Spec]:
     """The tasks of a selection; the name of a built-in suite stands for its tasks."""
+    from ..plan.suite_file import read_suite
+
     known, suites = {entry.name for entry in TASKS.entries()}, built_in()
     specs: dict[Spec, None] = {}
     for spec in (spec for name in names for spec in parse_selection(name)):
@@ -216,7 +217,7 @@ def _specs(names: list[str]) -> list[Spec]:
         if spec.name not in suites:
             near = nearest(spec.name, [*known, *suites])
             raise SelectionError(f"no task or suite named {spec.name!r}{near}; `attnbench list tasks` lists the tasks")
-        specs |= dict.fromkeys(resolve(TASKS, each) for each in load_suite(spec.name).tasks)
+        specs |= dict.fromkeys(resolve(TASKS, each) for each in read_suite(spec.name).tasks)
     return list(specs)
 
 

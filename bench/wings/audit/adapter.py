@@ -26,7 +26,7 @@ from .calls import Call, Convention, Inputs
 from .convention import recognise, says_causal, sees_future
 from .decoding import ALLOWED, Protocol, protocol
 from .search import parameters_of
-from .subject import Subject, called, draw, first_tensor, redraw_zeros
+from .subject import ForeignSubject, called, draw, first_tensor, redraw_zeros
 from .target import (
     ATTRIBUTE,
     CHANGES,
@@ -269,7 +269,7 @@ def _calls(module: Any, twin: Any, call: Call) -> Calls:
             coarse = True
         cache, said = None, ""
         if found.kind == "layer" and (found.causal or not looks_ahead):
-            subject = Subject(module, found)
+            subject = ForeignSubject(module, found)
             cache, size = protocol(subject.with_module(copy.deepcopy(module).eval()))
             if cache is not None:
                 said = f" · cache {cache.later}"

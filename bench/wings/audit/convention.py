@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .calls import Call, Convention, Inputs
 from .search import MASKS, SWITCHES, Unclear, parameters_of, plain_call
-from .subject import STILL, Subject, by_position, changed, draw, run
+from .subject import STILL, ForeignSubject, by_position, changed, draw, run
 
 CAUSAL_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask")
 
@@ -26,7 +26,7 @@ CLEARLY = 10.0
 """The factor by which a mask must keep out more than its opposite does, where neither keeps out all."""
 
 
-def recognise(target: Any, *, call: Call = "", asks: bool = True) -> Subject:
+def recognise(target: Any, *, call: Call = "", asks: bool = True) -> ForeignSubject:
     """The convention of a module or function. Raises Unclear, with a question, where trials do not decide.
 
     call: an expression, or a function of the module, the inputs and, if it takes one more, `valid`; then nothing is
@@ -39,7 +39,7 @@ def recognise(target: Any, *, call: Call = "", asks: bool = True) -> Subject:
             target.eval()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             convention = plain_call(target, call)
-            found = Subject(target, convention if call else _with_masks(target, convention))
+            found = ForeignSubject(target, convention if call else _with_masks(target, convention))
     finally:
         for each, was in training:
             each.training = was

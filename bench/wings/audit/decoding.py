@@ -21,7 +21,7 @@ from .convention import closing, sees_future, with_argument
 from .program import setup
 from .report import raised
 from .search import CACHES, parameters_of, picked
-from .subject import Subject, called
+from .subject import ForeignSubject, called
 
 SWITCHES = (
     "use_cache", "return_cache", "return_state", "output_cache", "output_final_state", "return_next_prev_hidden",
@@ -85,7 +85,7 @@ class Protocol:
         found: Tensor = eval(f"output{self.pick}", {"output": output})
         return found[:, -new:], (seen + new, given if self.whole else None, after)
 
-    def pieces(self, subject: Subject, inputs: Inputs, ends: tuple[int, ...]) -> Tensor:
+    def pieces(self, subject: ForeignSubject, inputs: Inputs, ends: tuple[int, ...]) -> Tensor:
         """The outputs of all positions, piece by piece."""
         parts, state = [], None
         for start, end in pairwise((0, *ends)):
@@ -94,7 +94,7 @@ class Protocol:
             parts.append(part)
         return torch.cat(parts, 1)
 
-    def program(self, subject: Subject, ends: tuple[int, ...]) -> Iterator[str]:
+    def program(self, subject: ForeignSubject, ends: tuple[int, ...]) -> Iterator[str]:
         """Lines that print how far the pieces differ from one pass."""
         name = NAMES[subject.convention.kind][0]
         one_pass = subject.convention.call(padded=False, causal=True)
@@ -117,21 +117,21 @@ class Protocol:
         yield "print((torch.cat(parts, 1) - a).abs().max() / a.std())"
 
 
-def tests(subject: Subject) -> dict[str, Callable[[Subject], Answers]]:
+def tests(subject: ForeignSubject) -> dict[str, Callable[[ForeignSubject], Answers]]:
     """One token at a time, and two pieces, give what one pass gives; the cache is searched once for both."""
     convention = subject.convention
     looks_back = subject.claims or sees_future(subject.module, convention, convention.plain) is False
     cache = protocol(subject)[0] if looks_back else None
     length = min(LENGTH, convention.length)
     single = (PREFILL, *range(PREFILL + 1, length + 1))
-    found: dict[str, Callable[[Subject], Answers]] = {}
+    found: dict[str, Callable[[ForeignSubject], Answers]] = {}
     found["decoding"] = partial(decoded, protocol=cache, way="token by token", ends=single)
     if cache is not None:
         found["pieces"] = partial(decoded, protocol=cache, way="prefill in pieces", ends=(5, PREFILL, length))
     return found
 
 
-def decoded(subject: Subject, protocol: Protocol | None, way: str, ends: tuple[int, ...]) -> Answers:
+def decoded(subject: ForeignSubject, protocol: Protocol | None, way: str, ends: tuple[int, ...]) -> Answers:
     """Positions piece by piece up to each of `ends`, against one pass."""
     if protocol is None:
         yield NotJudged("no cache found", verdict="note" if subject.claims else "n.a.")
@@ -143,7 +143,7 @@ def decoded(subject: Subject, protocol: Protocol | None, way: str, ends: tuple[i
     yield Measured(size, ALLOWED, f"{way} differs from one pass by {size:.2g}", tuple(protocol.program(subject, ends)))
 
 
-def _compared(found: Protocol, subject: Subject, ends: tuple[int, ...]) -> tuple[float, str]:
+def _compared(found: Protocol, subject: ForeignSubject, ends: tuple[int, ...]) -> tuple[float, str]:
     """The difference of pieces from one pass, or infinity and what was raised."""
     inputs = subject.draw(2, ends[-1])
     try:
@@ -155,7 +155,7 @@ def _compared(found: Protocol, subject: Subject, ends: tuple[int, ...]) -> tuple
     return size, ""
 
 
-def protocol(subject: Subject) -> tuple[Protocol | None, float]:
+def protocol(subject: ForeignSubject) -> tuple[Protocol | None, float]:
     """The way in which a module decodes, and how far its first new position is from one pass; None without a cache.
 
     Libraries differ in what they want beside a cache and where they return it, so trials choose among all candidates.
@@ -171,7 +171,7 @@ def protocol(subject: Subject) -> tuple[Protocol | None, float]:
     return best
 
 
-def _ignores(found: Protocol, subject: Subject) -> bool:
+def _ignores(found: Protocol, subject: ForeignSubject) -> bool:
     """True if outputs are the same with the cache of another sequence: a call with all positions may need no cache."""
     kind, inputs = subject.convention.kind, subject.draw(2, PREFILL + 1)
     with torch.no_grad():
@@ -181,7 +181,7 @@ def _ignores(found: Protocol, subject: Subject) -> bool:
     return torch.equal(one, other)
 
 
-def _candidates(subject: Subject) -> Iterator[Protocol]:
+def _candidates(subject: ForeignSubject) -> Iterator[Protocol]:
     names = parameters_of(subject.module)
     kind = subject.convention.kind
     plain = str(subject.convention.call(padded=False, causal=True))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...gate.change import future as moved_by_future
 from ...gate.result import Answers, NotJudged
-from .subject import STILL, Subject, changed
+from .subject import STILL, ForeignSubject, changed
 
 OFF_BY_ONE = "off by one"
 
@@ -17,7 +17,7 @@ PREFIXES = (1, 3, 7, 15, 31, 32, 63)
 """Positions that are kept while all later ones change."""
 
 
-def future(subject: Subject) -> Answers:
+def future(subject: ForeignSubject) -> Answers:
     """Later content moves no earlier output: of a subject that claims to be causal a failure, else said."""
     cuts = [cut for cut in PREFIXES if cut < subject.length]
     found = max((moved_by_future(subject, cut, "leak, moves outputs") for cut in cuts), key=lambda each: each.value)
@@ -39,7 +39,7 @@ def future(subject: Subject) -> Answers:
         yield NotJudged(f"looks both ways, at {near} (a leak if it should be causal: --causal)", found, "note")
 
 
-def future_under_mask(subject: Subject) -> Answers:
+def future_under_mask(subject: ForeignSubject) -> Answers:
     """The same with padding on the left, on the right and inside: one mask must not replace the other."""
     length = subject.length
     if not subject.masks_and_looks_back or subject.convention.mask_ignored:
@@ -51,7 +51,7 @@ def future_under_mask(subject: Subject) -> Answers:
         yield moved_by_future(subject, cut, "with a mask later content moves earlier outputs", valid=valid)
 
 
-def influence(subject: Subject) -> Tensor:
+def influence(subject: ForeignSubject) -> Tensor:
     """True where a change of a position (second axis) moves an output (first axis), on one sequence."""
     length, kind = subject.length, subject.convention.kind
     inputs = subject.draw(1)

@@ -15,7 +15,7 @@ from .convention import with_argument
 from .program import setup
 from .report import raised
 from .search import parameters_of
-from .subject import STILL, Subject, by_position, run
+from .subject import STILL, ForeignSubject, by_position, run
 
 Lines = tuple[str, ...]
 
@@ -33,7 +33,7 @@ DERIVATIVE_ALLOWED = 1e-2
 """The error allowed, as a part of the derivative: a module of float64 with a part in float32 is within a thousandth."""
 
 
-def draws(subject: Subject) -> Iterator[Measured]:
+def draws(subject: ForeignSubject) -> Iterator[Measured]:
     """Outputs are numbers, and two calls in evaluation the same, whatever the seed: dropout is off."""
     inputs, call, kind = subject.draw(), subject.convention.plain, subject.convention.kind
     used = subject.convention.call(padded=False, causal=subject.claims)
@@ -60,7 +60,7 @@ def draws(subject: Subject) -> Iterator[Measured]:
     yield Measured(size, STILL, f"{words} {size:.2g}", program)
 
 
-def gradients(subject: Subject) -> Answers:
+def gradients(subject: ForeignSubject) -> Answers:
     """Gradients are numbers, those of padding and of the future zero, and the derivative; alone as together."""
     if subject.convention.kind == "model":
         yield _weights_have_gradients(subject)
@@ -70,7 +70,7 @@ def gradients(subject: Subject) -> Answers:
     yield max(problems, key=lambda each: (each.value, each.detail)) if problems else Measured(0.0, STILL)
 
 
-def _weights_have_gradients(subject: Subject) -> Answer:
+def _weights_have_gradients(subject: ForeignSubject) -> Answer:
     parameters = [each for each in subject.module.parameters() if each.requires_grad]
     try:
         output = subject(subject.draw(), None, True)
@@ -81,7 +81,7 @@ def _weights_have_gradients(subject: Subject) -> Answer:
     return Measured(0.0 if finite else math.inf, STILL, "gradients of weights are not finite")
 
 
-def _gradient_problems(subject: Subject) -> Iterator[Measured]:
+def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
     kind, length = subject.convention.kind, subject.convention.length
     names, turned = subject.convention.names, subject.convention.turned
     call = subject.convention.call(padded=False, causal=True)
@@ -151,7 +151,7 @@ def _gradients(output: Tensor, weights: Tensor, leaves: list[Tensor]) -> list[Te
     return list(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
 
 
-def _derivative_error(subject: Subject) -> float:
+def _derivative_error(subject: ForeignSubject) -> float:
     """The least error over steps and directions, in float64: a kink or a rounding meets some of them, a fault all."""
     double = subject.in_float64()
     leaves = [each.requires_grad_() for each in double.draw()]
@@ -179,7 +179,7 @@ def _derivative_error(subject: Subject) -> float:
     return min(errors)
 
 
-def half(subject: Subject) -> Answers:
+def half(subject: ForeignSubject) -> Answers:
     """bfloat16 and float16 give what float32 gives from the same rounded weights and inputs."""
     if not isinstance(subject.module, nn.Module):
         yield NotJudged("a function has no weights to round")
@@ -220,7 +220,7 @@ def half(subject: Subject) -> Answers:
     yield NotJudged("; ".join(refused), verdict="note") if refused else Measured(max(sizes), HALF_ALLOWED)
 
 
-def compiled(subject: Subject, backend: str) -> Answers:
+def compiled(subject: ForeignSubject, backend: str) -> Answers:
     """torch.compile gives what eager gives."""
     if not backend:
         yield NotJudged("no backend was named")
@@ -247,7 +247,7 @@ def compiled(subject: Subject, backend: str) -> Answers:
     yield Measured(size, SAME, f"under {backend} outputs differ by {size:.2g}", program)
 
 
-def grouped(subject: Subject) -> Answers:
+def grouped(subject: ForeignSubject) -> Answers:
     """Keys and values of fewer heads give what each of them repeated for its group of queries gives."""
     if subject.convention.kind != "qkv":
         yield NotJudged("its heads are its own")

@@ -13,7 +13,7 @@ from .convention import with_argument
 from .numerics import AMOUNT_ALLOWED
 from .program import masks, setup
 from .search import parameters_of
-from .subject import STILL, Subject
+from .subject import STILL, ForeignSubject
 
 PACKED = {
     "cu_seqlens": "torch.tensor([0, {first}, {length}], dtype=torch.int32)",
@@ -33,7 +33,7 @@ WIDTH = 8
 """The window that is asked for where a call takes one."""
 
 
-def packed(subject: Subject) -> Answers:
+def packed(subject: ForeignSubject) -> Answers:
     """Two texts in one row do not move each other, and the second gives what it gives alone."""
     length = subject.convention.length
     parameters = parameters_of(subject.module)
@@ -73,7 +73,7 @@ def packed(subject: Subject) -> Answers:
     yield answer if promised or size <= AMOUNT_ALLOWED else NotJudged(text, answer, "note")
 
 
-def window(subject: Subject) -> Answers:
+def window(subject: ForeignSubject) -> Answers:
     """A change of the first token is seen no further than a window reaches, through all layers of a model."""
     length = subject.convention.length
     plain = subject.convention.call(padded=False, causal=True)

@@ -15,12 +15,12 @@ from .calls import NAMES
 from .numerics import AMOUNT_ALLOWED, draws
 from .program import masks, setup
 from .report import raised
-from .subject import STILL, Subject
+from .subject import STILL, ForeignSubject
 
 NO_MASK = NotJudged("no mask found")
 
 
-def padding(subject: Subject) -> Answers:
+def padding(subject: ForeignSubject) -> Answers:
     """Content at padding moves no output at tokens: left, right, inside, each sequence otherwise, batch of one."""
     convention = subject.convention
     if convention.question:
@@ -56,7 +56,7 @@ def layouts(length: int) -> Iterator[tuple[str, Tensor]]:
     yield "each sequence otherwise", valid
 
 
-def amount(subject: Subject) -> Answers:
+def amount(subject: ForeignSubject) -> Answers:
     """Padding behind a sequence does not change its outputs."""
     convention = subject.convention
     if not convention.padded or convention.mask_ignored:
@@ -92,14 +92,14 @@ def amount(subject: Subject) -> Answers:
     yield Measured(size, AMOUNT_ALLOWED, text, program)
 
 
-def batch(subject: Subject) -> Answers:
+def batch(subject: ForeignSubject) -> Answers:
     """Another sequence of the batch moves nothing."""
     other = torch.zeros(3, subject.convention.length, dtype=torch.bool)
     other[1] = True
     yield subject.moved(Change(where=other, look=~other, causal=subject.claims), "another sequence moves this one")
 
 
-def empty_rows(subject: Subject) -> Answers:
+def empty_rows(subject: ForeignSubject) -> Answers:
     """A sequence of padding alone leaves outputs and gradients of the others numbers."""
     convention = subject.convention
     if not convention.padded or convention.mask_ignored:

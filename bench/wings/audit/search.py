@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ...core.errors import SelectionError, crash_text
 from .calls import NAMES, Call, Convention, Inputs, Kind
-from .subject import STILL, Subject, draw, run_raw
+from .subject import STILL, ForeignSubject, draw, run_raw
 
 IDS = ("input_ids", "ids", "idx", "tokens", "token_ids", "input_tokens")
 MASKS = (
@@ -269,7 +269,7 @@ def _arranged(target: Any, trial: Convention) -> Convention:
         return trial
     # three sequences, so that the middle one has neighbours on both sides
     inputs = draw(trial.kind, trial.shape, 3, trial.length, 1)
-    subject = Subject(target, trial)
+    subject = ForeignSubject(target, trial)
     text = str(trial.plain)
     if trial.kind == "layer" and trial.length == trial.shape[0]:
         turned = replace(trial, plain=f"{_with_inputs(text, '.mT')}.mT")
@@ -309,7 +309,7 @@ def _with_inputs(call: str, turn: str) -> str:
 def _refuses(target: Any, trial: Convention, inputs: Inputs) -> bool:
     """True if a call refuses half of the positions, as it does where it takes them for channels."""
     try:
-        output = Subject(target, trial)(tuple(each[:, : trial.length // 2] for each in inputs))
+        output = ForeignSubject(target, trial)(tuple(each[:, : trial.length // 2] for each in inputs))
     except Exception:
         return True
     return output.shape[:2] != (len(inputs[0]), trial.length // 2)

@@ -1,4 +1,4 @@
-"""Subject: a foreign module or function with its Convention, called in one way whatever it is.
+"""ForeignSubject: a foreign module or function with its Convention, called in one way whatever it is.
 
     subject = recognise(module)             # of `convention.py`; or a function over q, k and v
     subject((x,), valid=valid)              # x (batch, positions, width), valid (batch, positions): True is a token
@@ -35,7 +35,7 @@ STILL = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ForeignSubject:
     """A module or function with its convention, called in one way whatever it is.
 
     claims: it claims to be causal. dtype: of the inputs that are drawn for it.
@@ -61,10 +61,10 @@ class Subject:
         drawn = draw(self.convention.kind, self.convention.shape, batch, length or self.convention.length, seed)
         return tuple(each.to(self.dtype) if each.is_floating_point() else each for each in drawn)
 
-    def with_module(self, module: Any) -> Subject:
+    def with_module(self, module: Any) -> ForeignSubject:
         return replace(self, module=module)
 
-    def in_float64(self) -> Subject:
+    def in_float64(self) -> ForeignSubject:
         """The same with a copy of the module in float64."""
         module = deepcopy(self.module).double() if isinstance(self.module, nn.Module) else self.module
         return replace(self, module=module, dtype=torch.float64)
@@ -205,7 +205,7 @@ def first_tensor(output: Any) -> Tensor:
 
 
 def draw(kind: Kind, shape: tuple[int, ...], batch: int, length: int, seed: int) -> Inputs:
-    """Inputs as `Subject.draw`. The first tokens of a vocabulary are left out: they may mean padding."""
+    """Inputs as `ForeignSubject.draw`. The first tokens of a vocabulary are left out: they may mean padding."""
     generator = torch.Generator().manual_seed(seed)
     if kind == "model":
         return (torch.randint(min(3, shape[0] - 1), shape[0], (batch, length), generator=generator),)

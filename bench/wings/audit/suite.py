@@ -20,10 +20,10 @@ from .calls import Call
 from .convention import recognise, says_causal
 from .report import AuditReport, raised
 from .search import Unclear
-from .subject import Subject, redraw_zeros
+from .subject import ForeignSubject, redraw_zeros
 from .target import CHANGES, as_tested
 
-TESTS: dict[str, Callable[[Subject], Answers]] = {
+TESTS: dict[str, Callable[[ForeignSubject], Answers]] = {
     "future": future.future,
     "padding": padding.padding,
     "amount of padding": padding.amount,
@@ -91,7 +91,7 @@ def audit_module(
     )
 
 
-def examined(name: str, test: Callable[[Subject], Answers], subject: Subject) -> Result:
+def examined(name: str, test: Callable[[ForeignSubject], Answers], subject: ForeignSubject) -> Result:
     """A subject that refuses the call of one test has failed no other; what holds needs no words."""
     try:
         found = Result.of(name, worst(test(subject)))
