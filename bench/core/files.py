@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 PACKAGE = Path(__file__).resolve().parent.parent.parent
-"""Where the package lies on disk."""
+"""The folder of the package on disk."""
 
 RESULTS = Path("results/local")
 """The results folder where none is named, below the current folder."""

@@ -43,7 +43,7 @@ def built(spec: Spec, shape: AttentionShape) -> Variant:
 
 
 def build_unchecked(spec: Spec) -> BuildVariant:
-    """For a variant that has passed the gate on the same shape already."""
+    """Build a variant that has passed the gate on the same shape already."""
     return partial(built, spec)
 
 

@@ -296,7 +296,7 @@ def bounds_are_kept(case: Case) -> Answers:
 
 
 def packed_sequences(case: Case) -> Answers:
-    """with `lengths` in its mask, each of the sequences in a row gives what it gives alone"""
+    """with `lengths` in its mask, each sequence of a packed row has the outputs that it has alone"""
     inputs, third = case.inputs(case.length, case.length), max(1, case.length // 3)
     # two of one length, which may be computed as a batch, and a third of another
     lengths = tuple(n for n in (third, third, case.length - 2 * third) if n > 0)

@@ -18,7 +18,7 @@ from .variant import VariantFactory, VariantSource
 LENGTH = 512
 """A multiple of the blocks of every kernel; other properties run one less than that."""
 LONGER = 576
-"""Behind a bound of 512 positions."""
+"""A length beyond a bound of 512 positions."""
 INTERPRETED_LENGTH = 70
 """Two or three tiles of the kernels; Triton's interpreter takes a thousand times as long as the CPU."""
 DTYPES = ("float32", "bfloat16", "float16")
@@ -133,7 +133,7 @@ def check_variant(
 ) -> CheckReport:
     """Examines `variant` in every `parts`-th setting, from `part` on.
 
-    Raises SelectionError for what nothing calls or a wrong dtype, DeviceError for a device.
+    Raises SelectionError for a module that no call fits, or an unknown dtype, DeviceError for a device.
     """
     if dtype not in DTYPES:
         raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")

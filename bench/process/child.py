@@ -173,7 +173,7 @@ class Child(AbstractContextManager["Child"]):
 
     @property
     def death(self) -> str:
-        """How the process ended, in words, and the end of its error stream."""
+        """The end of the process in words, and the last lines of its error stream."""
         code = self.exit_code
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         errors = self.last_errors

@@ -117,7 +117,7 @@ class StoredMaps:
 
 
 _DAMAGED: dict[bytes, str] = {}
-"""What is wrong with contents that were read before, by their hash: thousands of Records may name one, and unpacking
+"""The damage of contents that were read before, by their hash: thousands of Records may name one, and unpacking
 it takes 0.4 s each time."""
 
 

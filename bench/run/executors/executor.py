@@ -81,7 +81,7 @@ class Resources:
 
 
 class Engine(Protocol):
-    """What an entry point of `attnbench.executors` names: jobs that run elsewhere, by `--executor NAME`.
+    """An entry point of `attnbench.executors`: it runs jobs elsewhere, by `--executor NAME`.
 
     `options`: the type of its options. Its module imports neither PyTorch nor the engine before a method is called.
     """

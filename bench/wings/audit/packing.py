@@ -34,7 +34,7 @@ WIDTH = 8
 
 
 def packed(subject: ForeignSubject) -> Answers:
-    """Two texts in one row do not move each other, and the second gives what it gives alone."""
+    """Two texts in one row do not move each other, and the second has the outputs that it has alone."""
     length = subject.convention.length
     parameters = parameters_of(subject.module)
     argument = next((each for each in (*PACKED, "position_ids") if each in parameters), "")
