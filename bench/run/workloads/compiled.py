@@ -23,7 +23,7 @@ from ...gate.numerics import row_error
 from ...measure.timer import Work
 
 MOST_CALLS = 4
-"""Warm-up calls. After these, any recompilation is an error; a first step may leave guards that the second one meets."""
+"""Warm-up calls. After these, any recompilation is an error: a first step may leave guards that the second meets."""
 
 ALLOWED_ERROR, ROUNDINGS = 2e-3, 8
 """Tolerance of compiled against eager, relative, and in units of rounding; the larger counts. Sums are reordered."""
