@@ -13,7 +13,7 @@ from ..core.record import Outcome
 from ..score.contrasts import Contrasts
 from ..score.cost import RelativeCost, costs_by_variant
 from ..score.key import BoardKey
-from ..score.learning import Bars, Reached, bars_of, first_at
+from ..score.learning import Reached, TrivialBaselines, bars_of, first_at
 from ..score.pareto import Curves, frontier, frontier_shares
 from ..score.quality import Predictions, SeedScores, metric_of, scores_by_variant
 from ..store.rows import ResultRow, newest
@@ -42,7 +42,7 @@ class BoardContext:
     without_attention: SeedScores | None
     reached: Mapping[str, Sequence[Reached | None]]
     settings: SettingResults
-    bars: Bars
+    bars: TrivialBaselines
     timings: dict[str, RelativeCost]
     margin: float
     setting: Mapping[str, Any]

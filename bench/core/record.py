@@ -132,7 +132,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class Started:
     """The time at which work on a Cell begins, now, by the calendar and by a clock that nobody sets."""
 
     at: datetime = field(default_factory=partial(datetime.now, UTC))
@@ -180,7 +180,7 @@ class Record:
             raise ValueError("no task is ranked by a metric without points and margin - at `$.metric`")
 
     @classmethod
-    def of(cls, cell: Cell, outcome: Outcome, reason: str, begun: Begun, **fields: Any) -> Record:
+    def of(cls, cell: Cell, outcome: Outcome, reason: str, begun: Started, **fields: Any) -> Record:
         """The Record of a Cell that ends now, with its reason cut to MOST_REASON: every run makes its Records here."""
         seconds = fields.pop("seconds", round(perf_counter() - begun.clock, 3))
         started = begun.at.isoformat(timespec="seconds")

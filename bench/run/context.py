@@ -16,7 +16,7 @@ from ...variants.contract import Variant
 from ..core.cell import Cell, Job
 from ..core.errors import AttnbenchError, Unsupported, crash_text
 from ..core.metrics import Metric
-from ..core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
+from ..core.record import Machine, Measurement, Outcome, Provenance, Record, Started
 from ..core.registry import TASKS, VARIANTS
 from ..core.targets import LARGEST_SOURCE
 from ..gate.build import Builder, Incorrect, build_checked, build_checked_cached
@@ -69,7 +69,7 @@ class RecordBuilder:
 
     context: WorkerContext
     cell: Cell
-    begun: Begun = field(default_factory=Begun)
+    begun: Started = field(default_factory=Started)
     recipe: Recipe | None = None
     metric: Metric | None = None
     data: Provenance | None = None

@@ -29,7 +29,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event"):
     """`key` in the events below is that of the Cell they are about."""
 
 
-class Began(_Event, tag="began", frozen=True):
+class JobStarted(_Event, tag="began", frozen=True):
     """A worker is ready to work on its job. `node`, `device`: as its Records name them; `time`: of the epoch."""
 
     machine: Machine
@@ -115,11 +115,31 @@ class _RecordLine(_Event, tag="record", frozen=True):
 
 
 Event = (
-    Began | CellStarted | CellFinished | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
+    JobStarted
+    | CellStarted
+    | CellFinished
+    | TrainingProgress
+    | Stage
+    | Alive
+    | Warned
+    | Failed
+    | Restarted
+    | LengthTried
 )
 OnEvent = Callable[[Event], None]
 
-_Line = Began | CellStarted | _RecordLine | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
+_Line = (
+    JobStarted
+    | CellStarted
+    | _RecordLine
+    | TrainingProgress
+    | Stage
+    | Alive
+    | Warned
+    | Failed
+    | Restarted
+    | LengthTried
+)
 
 
 def encode(event: Event) -> bytes:

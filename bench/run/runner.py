@@ -11,7 +11,7 @@ from typing import TypeVar
 from ..core.cell import FIRST_TUNING_SEED, REFERENCE, Cell, Job, Lane
 from ..core.entry_points import load_point
 from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError
-from ..core.record import Begun, Outcome, Provenance, Record
+from ..core.record import Outcome, Provenance, Record, Started
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..plan.executor_settings import GROUP, LocalOptions
@@ -400,7 +400,7 @@ class _Queue:
             cell,
             outcome,
             reason,
-            Begun(),
+            Started(),
             machine=runner.resources.machine,
             data=runner.data[cell.task],
             digest=runner.digest_of(cell),

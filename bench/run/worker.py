@@ -19,7 +19,7 @@ from ..plan.fingerprint import variant_hash
 from ..process.child import decode_order, end_servers
 from ..store.store import Store
 from .context import WorkerContext
-from .events import Began, CellFinished, CellStarted, Event, Failed, OnEvent, Warned, encode
+from .events import CellFinished, CellStarted, Event, Failed, JobStarted, OnEvent, Warned, encode
 from .executors.run_job import DescribeOrder
 from .gate_first import GateOrder, examine_here, gate_first
 from .lanes.baseline import baseline_cell
@@ -50,7 +50,7 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     if isinstance(job, DescribeOrder):
         count = torch.cuda.device_count() if device.type == "cuda" and device.index is None else 1
         for each in [device] if count == 1 else [torch.device("cuda", index) for index in range(count)]:
-            send(Began(describe(each), device=device_name(each)))
+            send(JobStarted(describe(each), device=device_name(each)))
         return 0
     # A timing is of the code as a user would run it; training must end with the same bits when it is resumed, which
     # the atomic additions of some backward passes would break.
@@ -95,7 +95,7 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
     context = WorkerContext(
         job=job, place=place(job.data_dir, job.offline, warn), store=Store(job.results, warn), send=send
     )  # fmt: skip
-    send(Began(context.machine, job.node, context.device_name, time.time()))
+    send(JobStarted(context.machine, job.node, context.device_name, time.time()))
     if context.device.type == "cuda" and job.executor != "local":
         # jobs of this machine are examined together, before the first of them
         gate_first(job.cells, job.device, job.data_dir, job.offline, send)

@@ -37,7 +37,7 @@ class TrivialPrediction:
     score: float
 
 
-class Bars(NamedTuple):
+class TrivialBaselines(NamedTuple):
     """The best constant prediction, which tells whether a task was learned, and the best trivial predictor of any kind.
 
     None where no such score is known.
@@ -47,7 +47,7 @@ class Bars(NamedTuple):
     trivial: TrivialPrediction | None = None
 
 
-def bars_of(table: ResultTable, baselines: Sequence[ResultRow], metric: Metric) -> Bars:
+def bars_of(table: ResultTable, baselines: Sequence[ResultRow], metric: Metric) -> TrivialBaselines:
     """The bars from `baselines`, and from blind guessing where the metric knows its score."""
     found = [] if metric.chance is None else [TrivialPrediction("blind guessing", metric.chance)]
     constants = list(found)
@@ -56,7 +56,7 @@ def bars_of(table: ResultTable, baselines: Sequence[ResultRow], metric: Metric) 
         if tested is not None:
             found.append(TrivialPrediction(run.variant, tested.value))
             constants += found[-1:] if run.variant in CONSTANT else []
-    return Bars(_best(constants, metric), _best(found, metric))
+    return TrivialBaselines(_best(constants, metric), _best(found, metric))
 
 
 def _best(found: Collection[TrivialPrediction], metric: Metric) -> TrivialPrediction | None:
@@ -90,7 +90,7 @@ def above(
 
 
 def learned_seeds(
-    scores: Sequence[float], examples: int, draws: Draws | None, metric: Metric, bars: Bars
+    scores: Sequence[float], examples: int, draws: Draws | None, metric: Metric, bars: TrivialBaselines
 ) -> tuple[bool, ...]:
     """True for each seed that learned; False for all of a variant that is nowhere above the best trivial predictor.
 
@@ -100,7 +100,7 @@ def learned_seeds(
     the number of seeds that it is the best of.
 
     >>> from attnbench.bench.core.metrics import ACCURACY
-    >>> bars = Bars(TrivialPrediction("majority", 0.01), TrivialPrediction("first-value", 0.09))
+    >>> bars = TrivialBaselines(TrivialPrediction("majority", 0.01), TrivialPrediction("first-value", 0.09))
     >>> learned_seeds([0.99, 0.11, 0.98, 0.45], 448, None, ACCURACY, bars)
     (True, False, True, False)
     >>> learned_seeds([0.10, 0.11, 0.09], 448, None, ACCURACY, bars)

@@ -21,7 +21,7 @@ from ..store.artifacts import ExampleResults, agrees, score_of
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
 from .key import BoardKey
-from .learning import Bars, above, bars_of, learned_seeds
+from .learning import TrivialBaselines, above, bars_of, learned_seeds
 
 Predictions = Callable[[str], ExampleResults | None]
 """Reads an artifact; None where it is missing."""
@@ -190,7 +190,7 @@ def _seed_scores(
     reference: set[int],
     predictions: Predictions,
     metric: Metric,
-    bars: Bars,
+    bars: TrivialBaselines,
 ) -> SeedScores:
     seeds = tuple(int(one.row.seed) for one in used)
     results = _kept(used, predictions, metric)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ...core.cell import Job
 from ...core.errors import AttnbenchError, DeviceError
-from ...core.record import Begun, Machine, Outcome, Record
+from ...core.record import Machine, Outcome, Record, Started
 from ...process.child import ChannelError, Child, encode_order, wait_for_any
-from ..events import Began, CellFinished, CellStarted, Event, Failed, Restarted, decode
+from ..events import CellFinished, CellStarted, Event, Failed, JobStarted, Restarted, decode
 
 WORKER = "attnbench.bench.run.worker"
 """The module that runs jobs in a child."""
@@ -76,7 +76,7 @@ def run_job(
     device = job.device if not job.gpu else f"cuda {job.gpu}"
     unstarted = 0
     while job.cells:
-        begun, kills = Begun(), oom_kills()
+        begun, kills = Started(), oom_kills()
         left = {cell.key: cell for cell in job.cells}
         current = reason = ""
         outcome = Outcome.CRASHED
@@ -117,7 +117,7 @@ def run_job(
                 if isinstance(event, Restarted):
                     restarted = True
                     break
-                if isinstance(event, Began):
+                if isinstance(event, JobStarted):
                     machine, device = event.machine, event.device
                     ends = time.monotonic() + job.timeout if job.timeout else None
                 elif isinstance(event, CellFinished):
@@ -185,7 +185,7 @@ def describe_in_child(device: str, threads: int) -> list[Machine]:
         try:
             while (line := child.receive(DESCRIBE_SECONDS)) is not None:
                 event = decode(line)
-                if isinstance(event, Began):
+                if isinstance(event, JobStarted):
                     found.append(event.machine)
         except (TimeoutError, ChannelError, AttnbenchError) as error:
             raise DeviceError(f"{device} cannot be used: {str(error) or 'no answer'}") from None

@@ -15,7 +15,7 @@ from typing import ClassVar
 from ...core.errors import SelectionError
 from ...core.record import Outcome, Site
 from ...plan.executor_settings import ExecutorSettings
-from ...run.events import Began, CellFinished, TrainingProgress
+from ...run.events import CellFinished, JobStarted, TrainingProgress
 from ...run.executors.executor import Executor, JobState, JobStatus, Resources
 from ...store.store import Store
 from .job_files import JobFiles, Submission
@@ -132,7 +132,7 @@ def _on_a_node(
 
 def _status(submission: Submission, files: JobFiles, submitting: bool, stored: set[tuple[str, str]]) -> JobStatus:
     events, _ = files.events(submission.block)
-    began = [event for event in events if isinstance(event, Began)]
+    began = [event for event in events if isinstance(event, JobStarted)]
     progress = [event for event in events if isinstance(event, TrainingProgress) and event.metric]
     outcomes = submission.outcomes or Counter(
         str(event.record.outcome) for event in events if isinstance(event, CellFinished)

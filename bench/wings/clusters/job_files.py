@@ -39,7 +39,7 @@ from ...core.decode import (
 )
 from ...core.errors import AttnbenchError, StoreError
 from ...core.files import made_folder, open_regular, open_to_append, read_regular, replacing
-from ...run.events import Alive, Began, CellFinished, CellStarted, Event, Failed, TrainingProgress, decode, encode
+from ...run.events import Alive, CellFinished, CellStarted, Event, Failed, JobStarted, TrainingProgress, decode, encode
 from ...run.executors.executor import JOBS
 from ...run.executors.run_job import WorkerError
 
@@ -122,7 +122,7 @@ class JobFiles:
         """Marks a job whose Records are stored, and removes its events."""
         found = self.submission(block)
         if found is not None:
-            nodes = [event.node for event in self.events(block)[0] if isinstance(event, Began)]
+            nodes = [event.node for event in self.events(block)[0] if isinstance(event, JobStarted)]
             self.submit(replace(found, ended=now(), outcomes=outcomes, node=nodes[-1] if nodes else ""))
         self.forget_events(block)
 

@@ -30,9 +30,9 @@ import psutil
 from ...core.cell import Job
 from ...core.errors import SelectionError, StoreError
 from ...core.files import is_trusted, make_private
-from ...core.record import Begun, Outcome, Record
+from ...core.record import Outcome, Record, Started
 from ...process.child import decode_order, encode_order
-from ...run.events import Began, CellFinished, CellStarted, OnEvent
+from ...run.events import CellFinished, CellStarted, JobStarted, OnEvent
 from ...run.executors.executor import Needs
 from ...run.executors.run_job import WorkerError
 from .job_files import Followed, JobFiles, submission_of
@@ -90,7 +90,7 @@ class RunJob:
         try:
             prepare_data(job, files)
             for event in run_here(job, machine, files, patience=60.0):
-                if isinstance(event, Began):
+                if isinstance(event, JobStarted):
                     machine = event.machine
                 elif isinstance(event, CellStarted):
                     current = by_key[event.key]
@@ -104,7 +104,7 @@ class RunJob:
                         current,
                         Outcome.TIMEOUT,
                         f"over the {self.seconds / 60:g} min that slurm gives a job, {self.timeouts} times",
-                        Begun(),
+                        Started(),
                         machine=machine,
                         digest=job.digests[current.key],
                         block=job.id,

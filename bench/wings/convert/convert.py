@@ -28,7 +28,7 @@ from ...core.errors import DataError, SelectionError
 from ...core.files import read_regular
 from ...core.hashing import content_hash
 from ...core.metrics import METRICS, Metric
-from ...core.record import Begun, Machine, Measurement, Outcome, Provenance, Record
+from ...core.record import Machine, Measurement, Outcome, Provenance, Record, Started
 from ...core.spec import Spec
 from ...measure.machine import available_bytes, describe
 from ...plan.fingerprint import variant_hash
@@ -149,7 +149,7 @@ class _Converter:
         for temperature in setting.temperatures:
             preset = Spec.of("zero-shot", temperature=temperature)
             for name in names:
-                begun = Begun()
+                begun = Started()
                 self._attend(name, temperature)
                 record = self._record(name, preset, 0, begun, self._measured())
                 yield record
@@ -163,7 +163,7 @@ class _Converter:
         preset = Spec.of("fine-tune", steps=setting.steps, temperature=temperature)
         for seed in range(setting.seeds):
             for name in dict.fromkeys((REFERENCE, setting.to)):
-                begun = Begun()
+                begun = Started()
                 # softmax at the temperature of its own training, the target at the best one
                 seconds = self._fine_tune(name, 1.0 if name == REFERENCE else temperature, seed)
                 more = [
@@ -286,7 +286,7 @@ class _Converter:
                 self.model(**self.data.inputs(rows.to(self.device)))
         return np.stack([found[layer] for layer in sorted(found)]) if found else np.empty((0, 0))
 
-    def _record(self, name: str, preset: Spec, seed: int, begun: Begun, measured: list[Measurement]) -> Record:
+    def _record(self, name: str, preset: Spec, seed: int, begun: Started, measured: list[Measurement]) -> Record:
         task = Spec.of(TASK, model=self.checkpoint.name)
         cell = Cell(variant=Spec.parse(name), task=task, preset=preset, seed=seed)
         artifacts = {}

@@ -13,7 +13,7 @@ import pytest
 import attnbench
 from attnbench.bench.board.quality_notes import SEEDS, SIMULATED, VARIANTS, simulated_errors
 from attnbench.bench.score.contrasts import Contrasts, mean_contrast
-from attnbench.bench.score.learning import Bars, TrivialPrediction, above, learned_seeds
+from attnbench.bench.score.learning import TrivialBaselines, TrivialPrediction, above, learned_seeds
 from attnbench.bench.score.quality import SeedScores
 
 ROOT = Path(attnbench.__file__).parent
@@ -66,7 +66,7 @@ def test_the_simulated_rule_is_that_of_boards(simulation: ModuleType, seed: int)
     names = ["softmax", *(f"v{at:02}" for at in range(1, 11))]
     boards = []
     for task, scores in zip(made.tasks, made.scores[:, 0], strict=True):
-        bars = Bars(TrivialPrediction("constant", task.constant), TrivialPrediction("rule", task.trivial))
+        bars = TrivialBaselines(TrivialPrediction("constant", task.constant), TrivialPrediction("rule", task.trivial))
         by_name = {}
         for name, own in zip(names, scores, strict=True):
             metric = SeedScores(variant=name).metric

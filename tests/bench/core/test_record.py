@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.metrics import METRICS
-from attnbench.bench.core.record import MOST_REASON, Begun, Machine, Measurement, Outcome, Provenance, Record
+from attnbench.bench.core.record import MOST_REASON, Machine, Measurement, Outcome, Provenance, Record, Started
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 
@@ -115,7 +115,7 @@ def test_a_record_that_could_not_be_read_again_is_neither_made_nor_written_nor_r
 
 
 def test_a_reason_of_any_length_is_cut_where_the_record_is_made():
-    made = Record.of(RECORD.cell, Outcome.INCORRECT, "x" * 50_000_000, Begun(), machine=RECORD.machine)
+    made = Record.of(RECORD.cell, Outcome.INCORRECT, "x" * 50_000_000, Started(), machine=RECORD.machine)
     assert made.reason == "x" * MOST_REASON + "…" and Record.from_line(made.to_line()) == made
 
 

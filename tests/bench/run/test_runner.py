@@ -12,7 +12,7 @@ import torch
 import attnbench
 from attnbench.bench.core.cell import Job, Lane
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.core.record import Begun, Outcome, Record
+from attnbench.bench.core.record import Outcome, Record, Started
 from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
@@ -121,7 +121,7 @@ class AnswersAtOnce:
                 on_event(
                     CellFinished(
                         Record.of(
-                            cell, Outcome.OK, "", Begun(), block=job.id, digest=job.digests[cell.key],
+                            cell, Outcome.OK, "", Started(), block=job.id, digest=job.digests[cell.key],
                             machine=replace(self.machine, threads=job.threads), seconds=self.seconds,
                         )
                     )

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from attnbench.bench.core.metrics import ACCURACY, METRICS
 from attnbench.bench.core.record import Measurement
 from attnbench.bench.score.key import board_keys
-from attnbench.bench.score.learning import Bars, TrivialPrediction, above, bars_of, learned_seeds
+from attnbench.bench.score.learning import TrivialBaselines, TrivialPrediction, above, bars_of, learned_seeds
 from attnbench.bench.score.quality import SeedScores, scores_by_variant
 from attnbench.bench.store.table import table_of
 
-BARS = Bars(TrivialPrediction("majority", 0.0134), TrivialPrediction("first-value", 0.0904))
+BARS = TrivialBaselines(TrivialPrediction("majority", 0.0134), TrivialPrediction("first-value", 0.0904))
 
 
-def learned(*scores: float, examples: int = 448, bars: Bars = BARS) -> list[bool]:
+def learned(*scores: float, examples: int = 448, bars: TrivialBaselines = BARS) -> list[bool]:
     return list(learned_seeds(scores, examples, None, ACCURACY, bars))
 
 
@@ -30,13 +30,13 @@ def test_the_committed_trainings_of_noisy_recall_fall_into_their_modes() -> None
 
 
 def test_the_bar_is_never_below_the_best_trivial_predictor() -> None:
-    near = Bars(TrivialPrediction("majority", 0.1), TrivialPrediction("rule", 0.5))
+    near = TrivialBaselines(TrivialPrediction("majority", 0.1), TrivialPrediction("rule", 0.5))
     # halfway from 0.1 to 0.7 is 0.4
     assert learned(0.7, 0.45, 0.55, bars=near) == [True, False, True]
 
 
 def test_the_best_seed_is_corrected_for_being_the_best_of_many() -> None:
-    one = Bars(TrivialPrediction("rule", 0.5), TrivialPrediction("rule", 0.5))
+    one = TrivialBaselines(TrivialPrediction("rule", 0.5), TrivialPrediction("rule", 0.5))
     assert above([0.525], 2000, None, ACCURACY, one.trivial) == (True,)
     assert learned(0.525, examples=2000, bars=one) == [True]
     # 0.525 of 2,000 lies 2.2 standard errors above; the best of six has to lie 2.6 above
@@ -44,12 +44,12 @@ def test_the_best_seed_is_corrected_for_being_the_best_of_many() -> None:
 
 
 def test_without_a_trivial_predictor_nothing_says_that_a_training_failed() -> None:
-    assert learned(0.0, 0.9, bars=Bars()) == [True, True]
+    assert learned(0.0, 0.9, bars=TrivialBaselines()) == [True, True]
 
 
 def test_bits_are_better_when_lower() -> None:
     bits = METRICS["bits_per_character"]
-    bars = Bars(TrivialPrediction("unigram", 4.8), TrivialPrediction("bigram", 3.6))
+    bars = TrivialBaselines(TrivialPrediction("unigram", 4.8), TrivialPrediction("bigram", 3.6))
     draws = np.array([[2.0, 4.7, 3.3, 3.5], [2.02, 4.72, 3.32, 3.52]])
     assert learned_seeds(draws[0].tolist(), 0, draws, bits, bars) == (True, False, True, False)
 
@@ -68,7 +68,7 @@ def test_bars_are_the_best_of_each_kind_and_no_record_of_a_variant_moves_them(be
         b.add(b.cell(name, lane="baseline"), [Measurement.of("accuracy", share, split="test", examples=500)])
     b.train("softmax", [0.9, 0.9, 0.9])
 
-    def found() -> tuple[Bars, SeedScores]:
+    def found() -> tuple[TrivialBaselines, SeedScores]:
         table = table_of(b.records)
         key = board_keys(table)[0]
         return bars_of(table, key.runs(table, "baseline"), ACCURACY), scores_by_variant(table, key, b.predictions)[
@@ -76,11 +76,11 @@ def test_bars_are_the_best_of_each_kind_and_no_record_of_a_variant_moves_them(be
         ]
 
     before = found()
-    assert before[0] == Bars(TrivialPrediction("unigram", 0.25), TrivialPrediction("rule", 0.4))
+    assert before[0] == TrivialBaselines(TrivialPrediction("unigram", 0.25), TrivialPrediction("rule", 0.4))
     b.train("rela", [1.0, 1.0, 0.3])
     assert found() == before
     with_chance = bars_of(table_of([]), [], ACCURACY.with_chance(0.5))
-    assert with_chance == Bars(*[TrivialPrediction("blind guessing", 0.5)] * 2)
+    assert with_chance == TrivialBaselines(*[TrivialPrediction("blind guessing", 0.5)] * 2)
 
 
 def test_two_of_six_seeds_are_no_rank_and_three_are(bench) -> None:

@@ -18,7 +18,7 @@ from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.options import options_of
-from attnbench.bench.run.events import Began, CellFinished, Event, RunListener, Stage, TrainingProgress
+from attnbench.bench.run.events import CellFinished, Event, JobStarted, RunListener, Stage, TrainingProgress
 from attnbench.bench.run.executors.engines import status_of
 from attnbench.bench.run.runner import Runner
 from attnbench.bench.store.store import Store
@@ -138,7 +138,7 @@ def test_status_tells_what_is_queued_runs_and_has_ended(tmp_path: Path) -> None:
         assert (block.state, block.left, block.node) == ("queued", 60.0, "")
         log = files.claim(BLOCK)
         assert log is not None
-        log.append(Began(MACHINE, "node-7", "cpu", time.time() - 20))
+        log.append(JobStarted(MACHINE, "node-7", "cpu", time.time() - 20))
         log.append(TrainingProgress("k", 25, 100, "accuracy"))
         found = status_of(tmp_path)
         (block,) = found.jobs
@@ -170,7 +170,7 @@ def test_a_clock_that_was_set_back_leaves_no_negative_times(tmp_path: Path) -> N
     files.submit(SUBMITTED)
     log = files.claim(BLOCK)
     assert log is not None
-    log.append(Began(MACHINE, time=time.time() + 86_400))
+    log.append(JobStarted(MACHINE, time=time.time() + 86_400))
     log._written = -1e9
     log.append(TrainingProgress("k", 3, 10, "accuracy"))
     (job,) = status_of(tmp_path).jobs
@@ -181,7 +181,7 @@ def test_a_clock_that_was_set_back_leaves_no_negative_times(tmp_path: Path) -> N
 def test_a_job_whose_records_are_all_stored_has_ended(tmp_path: Path) -> None:
     files, found = JobFiles(tmp_path), record()
     files.submit(replace(SUBMITTED, cells={found.key: str(found.cell)}))
-    write(files, Began(MACHINE), CellFinished(found))
+    write(files, JobStarted(MACHINE), CellFinished(found))
     assert [job.state for job in status_of(tmp_path).jobs] == ["interrupted"]
     Store(tmp_path).append(found)
     (job,) = status_of(tmp_path).jobs
