@@ -219,7 +219,7 @@ def test_files(tree: Path) -> dict[str, str]:
 
 def killers(by: str, files: dict[str, str]) -> list[str]:
     """The test that killed a fault before, with all its cases, in whatever file it is now."""
-    file, _, test = by.removeprefix("FAILED ").partition("::")
+    file, _, test = re.sub("^(FAILED|ERROR) ", "", by).partition("::")
     if EXAMPLES.startswith(f"{file}::"):
         return [f"{file}::{test.partition(' - ')[0]}"]
     name = re.split(r"\W", test)[0]
@@ -292,8 +292,8 @@ def verdict(code: int | None) -> str:
     if code is None or code in (-signal.SIGKILL, -signal.SIGXCPU):
         # more tests than the budget, or a loop without end: no test has failed
         return "budget"
-    # 4: a test is no more, 5: none is fast
-    return {0: "survived", 4: "unclear", 5: "survived"}.get(code, "killed")
+    # 2: a file cannot be read, perhaps without a fault either, 4: a test is no more, 5: none is fast
+    return {0: "survived", 2: "unclear", 4: "unclear", 5: "survived"}.get(code, "killed")
 
 
 def prepare(tree: Path) -> None:

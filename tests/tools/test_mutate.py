@@ -88,12 +88,12 @@ def test_tests_of_the_same_folder_come_first_and_a_killer_is_found_where_it_is_n
     for folder in ("core", "old"):
         by = f"FAILED tests/bench/{folder}/test_line.py::test_cut[1-2] - assert 0"
         assert mutate.killers(by, files) == ["tests/bench/core/test_line.py::test_cut"]
-    assert mutate.killers("", files) == []
+    assert mutate.killers("", files) == mutate.killers("FAILED tests/test_gone.py::test_gone", files) == []
 
 
 def test_only_a_test_that_fails_kills(mutate):
-    # none failed, some failed, a file cannot be read, a test is no more, none is fast
-    codes = {0: "survived", 1: "killed", 2: "killed", -11: "killed", 4: "unclear", 5: "survived"}
+    # none failed, some failed, it died, a file cannot be read, a test is no more, none is fast
+    codes = {0: "survived", 1: "killed", -11: "killed", 2: "unclear", 4: "unclear", 5: "survived"}
     # the limits of processor time and of all time
     limits = {None: "budget", -9: "budget", -24: "budget"}
     assert {code: mutate.verdict(code) for code in codes | limits} == codes | limits
