@@ -24,8 +24,9 @@ class Recipe:
     that are averaged into the tested model; 1 = the best by validation alone. `learning_rates`: a grid, of which each
     variant takes its best by validation on `tuning_seeds` seeds that no board uses; without one, all take
     `learning_rate`. `rate_extensions`: how often at most a variant whose best rate lies at an end of the grid gets one
-    more rate beyond that end, by a factor of 3. `timing_seconds`: time to measure a cell
-    at most; measuring ends when a difference of `resolution` (a share) to the reference would be found. `departures`:
+    more rate beyond that end, by a factor of 3. `timing_seconds`: of the rounds of one
+    timing job, all variants together, though never fewer than the least rounds; it ends earlier when a difference of
+    `resolution` (a share) to the reference would be found. `departures`:
     where a preset named after a published setting differs from it, and why.
 
     `positions`: `learned` and `sinusoidal` are tables added to the embeddings; `rope` turns queries and keys by their

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from boards import plain
 
+import attnbench
 from attnbench.bench.board.board import MOST_COLUMNS, MOST_NOTES, Board
 from attnbench.bench.board.compare import compare
 from attnbench.bench.board.length_board import board_for_lengths, sweeps
@@ -22,9 +23,6 @@ from attnbench.bench.board.task_board import board_for_task
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.table import table_of
-from attnbench.bench.wings.choose.choose import Requirements, board_for_choice
-from attnbench.bench.wings.published.boards import published_board
-from attnbench.bench.wings.serving_boards.boards import board_for_serving, serving_sweeps
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -109,12 +107,16 @@ def serving(bench: Callable[..., Any]) -> Board:
             held = {} if name == "rela" else {"state_bytes": 4096.0 if name == "linear" else 512.0 * length}
             numbers = {"tokens_per_second": batch * 1000 / factor, **held}
             times(b, "decode", name, factor, setting=setting, block=f"b{batch}-{length}", numbers=numbers)
+    from attnbench.bench.wings.serving_boards.boards import board_for_serving, serving_sweeps
+
     table = table_of(b.records)
     (found,) = serving_sweeps(table, board_keys(table))
     return board_for_serving(table, found)
 
 
 def choice(bench: Callable[..., Any]) -> Board:
+    from attnbench.bench.wings.choose.choose import Requirements, board_for_choice
+
     b = trained(bench)
     table = table_of(b.records)
     wanted = Requirements(length=512, memory_bytes=1.2e6, margin=5.0)
@@ -122,12 +124,18 @@ def choice(bench: Callable[..., Any]) -> Board:
 
 
 def published(bench: Callable[..., Any]) -> Board:
+    from attnbench.bench.wings.published.boards import published_board
+
     found = published_board(task(bench), "lra-text")
     assert found is not None
     return found
 
 
-BOARDS = {made.__name__: made for made in (task, suite, lengths, serving, choice, published)}
+WINGS = Path(attnbench.__file__).parent / "bench" / "wings"
+OF_WINGS = {"serving_boards": serving, "choose": choice, "published": published}
+BOARDS = {made.__name__: made for made in (task, suite, lengths)}
+BOARDS |= {made.__name__: made for wing, made in OF_WINGS.items() if (WINGS / wing).is_dir()}
+"""The boards by name; those of a wing come off with it."""
 
 
 def agree(name: str, found: object) -> None:

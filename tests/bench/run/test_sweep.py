@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnbench.bench.board.length_board import boards_over_lengths
+from attnbench.bench.board.select import boards_of_sweeps
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.plan.options import options_of
 from attnbench.bench.run.context import WorkerContext
@@ -14,7 +14,6 @@ from attnbench.bench.run.workloads import sweep_point as point_module
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.store import Store
 from attnbench.bench.store.table import table_of
-from attnbench.bench.wings.sharing.validate import validate_records
 from attnbench.tasks.contract import DataPlace
 
 PRESET = "smoke[timing_seconds=0.1]"
@@ -66,7 +65,6 @@ def test_a_sweep_measures_every_variant_at_every_length_and_is_then_done(runner,
         named = {m.name for m in record.measurements}
         assert {"peak_bytes", "flops", "dense_flops", "arithmetic_intensity", "peak_share", "canary_seconds"} <= named
         assert {"declared_density", "sparsity", "block_sparsity", "tokens_per_second", "state_bytes"} <= named
-    assert validate_records(tmp_path).errors == 0
     softmax = found["softmax", 256]
     assert softmax.first("flops").value == softmax.first("dense_flops").value == 4 * 256 * 256 * 16
     assert run(runner("softmax,linear")) == {}
@@ -150,7 +148,7 @@ def _all(runner):
 def test_the_board_puts_lengths_side_by_side_with_growth_memory_and_distance_to_the_limit(runner):
     records = _all(runner("softmax,linear"))
     table = table_of(records)
-    (board,) = boards_over_lengths(table, board_keys(table))
+    (board,) = boards_of_sweeps(table, board_keys(table))
     names = [column.name for column in board.columns]
     assert names[:5] == ["at_64", "at_128", "at_256", "mean", "crossover"]
     row = next(r for r in (*board.ranked, *board.unranked) if r.name == "linear")
@@ -176,7 +174,7 @@ def test_the_longest_length_within_a_budget_is_found_in_child_processes(runner):
     # a fused kernel holds a few rows of scores for each thread
     assert longest["softmax"].value > 5 * eager.value
     table = table_of(records)
-    (board,) = boards_over_lengths(table, board_keys(table))
+    (board,) = boards_of_sweeps(table, board_keys(table))
     assert [c.name for c in board.columns][-1] == "longest"
     shown = {row.name: row.entries[-1].value for row in (*board.ranked, *board.unranked)}
     assert shown == {name: m.value for name, m in longest.items()}

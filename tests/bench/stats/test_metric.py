@@ -162,15 +162,6 @@ def test_the_frontier_knows_which_way_is_good(modelled) -> None:
     assert {s["variant"] for s in found.pareto if s["on_frontier"]} == {"local-routing", "relative"}
 
 
-def test_a_choice_takes_the_fewest_bits(modelled) -> None:
-    wing = pytest.importorskip("attnbench.bench.wings.choose.choose_board")
-    table = with_times(modelled)
-    chosen = wing.board_for_choice(table, board_keys(table)[:1], wing.Requirements(length=512), modelled.predictions)
-    assert [row.name for row in chosen.ranked] == ["local-routing", "softmax", "additive-lm"]
-    assert "at most 0.02 bits worse than softmax" in chosen.question
-    assert chosen.unranked[0].reason == "worse than softmax by more than 0.02 bits on lm"
-
-
 def test_sentences_speak_of_the_quantity(modelled) -> None:
     table = table_of(modelled.records)
     found = compare(table, board_keys(table)[0], "local-routing", "softmax", modelled.predictions)
