@@ -8,7 +8,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..core.entry_points import load_point, read_group
+from ..core.entry_points import is_own, load_point, origin_of, read_group
 from ..core.errors import AttnbenchError, PluginError, StoreError
 from ..process.ask import Reporter, Request, ask, asking
 from .command import PANELS, LeftToChild, parser_of
@@ -69,14 +69,25 @@ class Commands(TyperGroup):
         if cmd_name in COMMANDS:
             module, _, attribute = COMMANDS[cmd_name].partition(":")
             return parser_of(cmd_name, getattr(import_module(f".{module}", __package__), attribute))
-        if cmd_name not in read_group(GROUP).points:
+        point = read_group(GROUP).points.get(cmd_name)
+        if point is None:
             return None
+        if not is_own(point) and cmd_name not in sys.argv[1:2]:
+            # the help and the completion name a command of others, and run none of their code
+            return parser_of(cmd_name, _of_others(origin_of(point)))
         try:
             return parser_of(cmd_name, load_point(GROUP, cmd_name))
         except PluginError as error:
             # a broken command of one package breaks no other
             warn_of(error)
             return None
+
+
+def _of_others(origin: str) -> Callable[[], None]:
+    def command() -> None: ...
+
+    command.__doc__ = f"From {origin}."
+    return command
 
 
 def _names() -> list[str]:
