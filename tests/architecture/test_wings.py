@@ -72,12 +72,17 @@ def _write_metadata(folder, gone):
         parser.write(file)
 
 
-@pytest.mark.slow  # a copy and a small run
+@pytest.mark.slow  # a copy and two commands
 @pytest.mark.parametrize("wing", WINGS)
-def test_the_core_runs_without_a_wing(wing, copy_without):
+def test_the_core_helps_and_lists_without_a_wing(wing, copy_without):
     run = copy_without(wing)
     assert "leaderboard" in run("--help") and "rela" in run("list", "variants")
-    shown = run(*RUN.split())
+
+
+@pytest.mark.soak  # a copy and a small run; without all wings at once, below, also beside each change
+@pytest.mark.parametrize("wing", WINGS)
+def test_the_core_runs_without_a_wing(wing, copy_without):
+    shown = copy_without(wing)(*RUN.split())
     assert "linear" in shown and "softmax" in shown
 
 

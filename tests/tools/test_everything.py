@@ -118,7 +118,7 @@ def test_a_step_at_its_limit_is_interrupted_before_it_is_killed(
     assert found["outcome"] == "TIME LIMIT" and found["last_line"] == "kept" and found["log"] == "one.log"
 
 
-@pytest.mark.slow  # trains nothing, but compiles a kernel for the interpreter and runs six processes
+@pytest.mark.soak  # trains nothing, but compiles a kernel for the interpreter and runs six processes: a minute
 def test_a_rehearsed_bundle_is_merged_by_the_one_who_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["everything.py", "--out", str(tmp_path / "gpu"), "--rehearse"])
     assert everything.main() == 0

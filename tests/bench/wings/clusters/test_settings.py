@@ -38,7 +38,7 @@ def test_a_command_line_changes_the_suite_and_another_executor_starts_anew(tmp_p
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("slrum", {}, "executor among local, slurm, ray"),
+        ("slrum", {}, "executor among local, ray, slurm"),
         ("local", {"partition": "gpu"}, "known: none"),
         ("slurm", {"gpu": "1"}, "did you mean 'gpus'"),
         ("slurm", {"gpus": "8"}, "0 or 1"),

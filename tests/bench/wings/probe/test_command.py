@@ -142,7 +142,11 @@ def test_a_red_property_has_its_value_its_limit_and_a_cause():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("variant", "tasks"), [("linear", ["recall", "selective-copy", "max"]), ("fastformer", ["max-pooled"])]
+    ("variant", "tasks"),
+    [
+        pytest.param("linear", ["recall", "selective-copy", "max"], marks=pytest.mark.soak),
+        ("fastformer", ["max-pooled"]),
+    ],
 )
 def test_a_probe_goes_from_the_gate_to_the_page_and_measures_nothing_twice(variant, tasks, monkeypatch, tmp_path):
     monkeypatch.setattr("attnbench.bench.wings.probe.probe.SWEPT_LENGTHS", (32, 64))
