@@ -8,7 +8,7 @@ import re
 import pytest
 import walk
 
-CAPS = {"run": (93, 604), "leaderboard": (68, 425), "check": (49, 310)}
+CAPS = {"run": (93, 604), "leaderboard": (60, 410), "check": (49, 310)}
 """By command: files, functions; with cold caches too, where data is prepared and kernels are built."""
 
 RUN = ("run", "--variants", "rela", "--task", "lra-text", "--preset", "smoke", "--lanes", "train", "--offline")
