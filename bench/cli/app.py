@@ -65,6 +65,11 @@ class Commands(TyperGroup):
         order = {panel: at for at, panel in enumerate(PANELS)}
         return sorted(named, key=lambda name: order.get(found[name].rich_help_panel, len(order)))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # typer looks for a word that was meant among these names
+        self.commands = dict.fromkeys(_names())  # type: ignore[assignment]
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in COMMANDS:
             module, _, attribute = COMMANDS[cmd_name].partition(":")
