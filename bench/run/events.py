@@ -114,32 +114,15 @@ class _RecordLine(_Event, tag="record", frozen=True):
     record: msgspec.Raw
 
 
-Event = (
-    JobStarted
-    | CellStarted
-    | CellFinished
-    | TrainingProgress
-    | Stage
-    | Alive
-    | Warned
-    | Failed
-    | Restarted
-    | LengthTried
-)
+_Plain = (
+    JobStarted | CellStarted | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
+)  # fmt: skip
+"""The events whose wire form is their own; a Record has another."""
+
+Event = _Plain | CellFinished
 OnEvent = Callable[[Event], None]
 
-_Line = (
-    JobStarted
-    | CellStarted
-    | _RecordLine
-    | TrainingProgress
-    | Stage
-    | Alive
-    | Warned
-    | Failed
-    | Restarted
-    | LengthTried
-)
+_Line = _Plain | _RecordLine
 
 
 def encode(event: Event) -> bytes:
