@@ -28,8 +28,8 @@ def __getattr__(name: str) -> "Any":
         if name in names:
             return getattr(import_module(f".bench.{module}", __name__), name)
     if not name.startswith("_"):
-        from .bench.core.entry_points import load_point, read_group
+        from .bench.core.entry_points import loaded, read_group
 
-        if name in read_group("attnbench.functions").points:
-            return load_point("attnbench.functions", name)
+        if point := read_group("attnbench.functions").points.get(name):
+            return loaded(point)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

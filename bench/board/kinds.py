@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..core.entry_points import is_own, read_group
+from ..core.entry_points import load_own
 from ..score.cost import Mode
 from ..score.key import BoardKey
 from ..stats.bootstrap import Statistics
@@ -53,16 +52,9 @@ class CostBoard:
     group: str = ""
 
 
-@cache
-def _functions(group: str) -> tuple[Callable[..., Any], ...]:
-    points = read_group(f"attnbench.{group}").points
-    # readers of Records import no code of others
-    return tuple(point.load() for _, point in sorted(points.items()) if is_own(point))
-
-
 def parts_of_wings(context: BoardContext, read: SetStatistics) -> list[BoardParts]:
     """The parts of a task's board."""
-    return [make(context, read) for make in _functions("board_parts")]
+    return [make(context, read) for make in load_own("attnbench.board_parts")]
 
 
 def cost_boards(
@@ -71,7 +63,7 @@ def cost_boards(
     """The boards of all kinds of cost that show `mode`, and the keys that are left; each kind sees what is left."""
     found: list[CostBoard] = []
     left = sorted(keys)
-    for make in _functions("cost_boards"):
+    for make in load_own("attnbench.cost_boards"):
         # a board of several modes is no answer to a question for one
         shown = [each for each in make(table, left) if mode in (None, each.mode)]
         claimed = {key for each in shown for key in each.keys}
@@ -82,11 +74,11 @@ def cost_boards(
 
 def summaries(table: ResultTable, swept: Swept) -> list[CostBoard]:
     """The boards that stand for many sweeps; a page shows the sweeps too."""
-    return [each for make in _functions("board_summaries") for each in make(table, swept)]
+    return [each for make in load_own("attnbench.board_summaries") for each in make(table, swept)]
 
 
 def with_published(boards: Sequence[Board], suite: str | None) -> list[Board]:
     """Our boards, and what papers printed on their tasks, or on all tasks of the suite."""
-    for make in _functions("published"):
+    for make in load_own("attnbench.published"):
         boards = make(boards, suite)
     return list(boards)

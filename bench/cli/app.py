@@ -10,14 +10,16 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from ..core.entry_points import is_own, load_point, origin_of, read_group
+from ..core.entry_points import is_own, loaded, origin_of, read_group
 from ..core.errors import AttnbenchError, PluginError, StoreError
 from ..process.ask import Reporter, Request, ask, asking
 from .command import PANELS, LeftToChild, parser_of
@@ -65,23 +67,20 @@ class Commands(TyperGroup):
         order = {panel: at for at, panel in enumerate(PANELS)}
         return sorted(named, key=lambda name: order.get(found[name].rich_help_panel, len(order)))
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # typer looks for a word that was meant among these names
-        self.commands = dict.fromkeys(_names())  # type: ignore[assignment]
-        return super().resolve_command(ctx, args)
-
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in COMMANDS:
             module, _, attribute = COMMANDS[cmd_name].partition(":")
             return parser_of(cmd_name, getattr(import_module(f".{module}", __package__), attribute))
-        point = read_group(GROUP).points.get(cmd_name)
+        point = _points().get(cmd_name)
         if point is None:
+            # typer looks for the word that was meant among these names
+            self.commands = dict.fromkeys(_names())  # type: ignore[assignment]
             return None
         if not is_own(point) and cmd_name not in sys.argv[1:2]:
             # the help and the completion name a command of others, and run none of their code
             return parser_of(cmd_name, _of_others(origin_of(point)))
         try:
-            return parser_of(cmd_name, load_point(GROUP, cmd_name))
+            return parser_of(cmd_name, loaded(point))
         except PluginError as error:
             # a broken command of one package breaks no other
             warn_of(error)
@@ -95,9 +94,15 @@ def _of_others(origin: str) -> Callable[[], None]:
     return command
 
 
+@cache
+def _points() -> dict[str, EntryPoint]:
+    # the help asks for each command several times, and each reading takes the metadata of all packages
+    return read_group(GROUP).points
+
+
 def _names() -> list[str]:
     """The commands of the core, then those of installed packages, which take the name of none of these."""
-    return list(dict.fromkeys([*COMMANDS, *read_group(GROUP).points]))
+    return list(dict.fromkeys([*COMMANDS, *_points()]))
 
 
 app = typer.Typer(

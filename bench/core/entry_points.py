@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from typing import Any
 
@@ -80,11 +81,22 @@ def load_point(group: str, name: str) -> Any:
             found.problem(name) or f"no installed package brings it; known: {', '.join(found.points) or 'nothing'}"
         )
         raise SelectionError(f"{group} has no {name!r}: {problem}")
-    point = found.points[name]
+    return loaded(found.points[name])
+
+
+def loaded(point: EntryPoint) -> Any:
+    """The object that an entry point names, imported now; raises PluginError where it does not load."""
     try:
         return point.load()
     except (Exception, SystemExit) as error:
-        raise PluginError(f"{name!r} of {origin_of(point)}", f"it does not load: {crash_text(error)}") from error
+        raise PluginError(f"{point.name!r} of {origin_of(point)}", f"it does not load: {crash_text(error)}") from error
+
+
+@cache
+def load_own(group: str) -> tuple[Any, ...]:
+    """The objects that attnbench itself brings under `group`, by name: readers of Records import no code of others."""
+    points = read_group(group).points
+    return tuple(point.load() for _, point in sorted(points.items()) if is_own(point))
 
 
 def origin_of(point: EntryPoint | Target) -> str:

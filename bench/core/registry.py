@@ -22,7 +22,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from .entry_points import EntryPointGroup, RegistryEntry, is_own, load_point, origin_of, read_group
+from .entry_points import EntryPointGroup, RegistryEntry, is_own, loaded, origin_of, read_group
 from .errors import PluginError, SelectionError, Unsupported, crash_text
 from .spec import Range, Spec, Value, value_text
 from .targets import Target, module_source, parsed, said_in, target_of
@@ -147,8 +147,8 @@ class Registry:
 
         Raises SelectionError where it cannot be one.
         """
-        if self.noun in read_group(ADAPTERS).points:
-            return load_point(ADAPTERS, self.noun)(found, name)
+        if adapter := read_group(ADAPTERS).points.get(self.noun):
+            return loaded(adapter)(found, name)
         if not isinstance(found, type):
             raise SelectionError(f"{name} is no class of a {self.noun}, and no installed package adapts it")
         return found

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.cell import LANE_VERSIONS, LEAST_SEEDS, NO_ATTENTION, REFERENCE, VERSION_ZERO
-from ..core.entry_points import is_own, read_group
+from ..core.entry_points import load_own
 from ..core.errors import AttnbenchError
 from ..core.metrics import RANKING_METRICS, Metric
 from ..core.record import Measurement, Outcome, Record
@@ -21,6 +21,9 @@ from ..core.spec import Spec
 
 if TYPE_CHECKING:
     from ...tasks.contract import Problem
+
+PROBLEMS = "attnbench.problems"
+"""The entry points of the types of problem."""
 
 
 class ResultRow(NamedTuple):
@@ -131,7 +134,7 @@ def is_too_new(version: str, lane: str, task: str) -> bool:
     if found is None:
         return True
     of_lane, of_objective, of_task = (int(number or 0) for number in found.groups())
-    if of_lane > LANE_VERSIONS.get(lane, 0) or of_objective > max(one.objective_version for one in problem_types()):
+    if of_lane > LANE_VERSIONS.get(lane, 0) or of_objective > max(one.objective_version for one in load_own(PROBLEMS)):
         return True
     # the task is loaded for a claim alone that is above the version that each task begins with
     return of_task > 1 and of_task > _installed_version(task.partition("[")[0])
@@ -324,24 +327,18 @@ def is_disputed(one: Measurement, other: Measurement) -> bool:
     return abs(one.value - other.value) > max(0.05, 5 * math.sqrt(2 * mean * (1 - mean) / examples))
 
 
-@cache
-def problem_types() -> tuple[type[Problem], ...]:
-    """The types under `attnbench.problems`, but for those of others: readers of Records import no foreign code."""
-    points = read_group("attnbench.problems").points.values()
-    return tuple(point.load() for point in points if is_own(point))
-
-
 def problem_of(setting: Mapping[str, Any]) -> type[Problem]:
     """The type of problem that a preset is for: the one whose recipe has most fields that only some recipes have.
 
     >>> problem_of({"layers": 2, "stride": 64}).__name__, problem_of({"layers": 2}).__name__
     ('Language', 'Classification')
     """
-    plain = min((problem.recipe for problem in problem_types()), key=lambda recipe: len(fields(recipe)))
+    types: tuple[type[Problem], ...] = load_own(PROBLEMS)
+    plain = min((problem.recipe for problem in types), key=lambda recipe: len(fields(recipe)))
     shared = {field.name for field in fields(plain)}
 
     def own_fields(problem: type[Problem]) -> tuple[int, bool]:
         own = sum(field.name in setting for field in fields(problem.recipe) if field.name not in shared)
         return own, problem.recipe is plain
 
-    return max(problem_types(), key=own_fields)
+    return max(types, key=own_fields)

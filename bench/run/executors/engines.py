@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.entry_points import load_point, read_group
+from ...core.entry_points import loaded, read_group
 from ...plan.executor_settings import GROUP
 from ..events import CellFinished
 from .executor import JOBS, Engine, JobState, JobStatus
@@ -50,4 +50,4 @@ def left_by_engines(results: Path, on_warning: Callable[[str], None]) -> Iterato
 
 
 def _engines() -> list[Engine]:
-    return [load_point(GROUP, name) for name in read_group(GROUP).points]
+    return [loaded(point) for point in read_group(GROUP).points.values()]
