@@ -71,9 +71,7 @@ class Runner:
         elif self.executor is not None or isinstance(engine.options, LocalOptions):
             self.resources = local_resources(engine, device, threads, warn, self.executor)
         else:
-            self.resources = load_point(GROUP, engine.name).resources(
-                engine, device, threads, options.results, warn, not self.only_plans
-            )
+            self.resources = load_point(GROUP, engine.name).resources(options, warn, not self.only_plans)
         kind = self.resources.device.type
         interpreted = [str(spec) for spec in options.variants if spec.get("impl") == "triton"]
         if interpreted and kind == "cpu" and "time" in options.lanes and os.environ.get("TRITON_INTERPRET") == "1":

@@ -12,11 +12,12 @@ import msgspec
 from ...core.cell import Job
 from ...core.decode import to_builtins
 from ...core.record import Machine, Site
-from ...plan.executor_settings import ExecutorSettings
 from ..events import CellFinished, OnEvent
 
 if TYPE_CHECKING:
     import torch
+
+    from ...plan.options import Options
 
 JOBS = "jobs"
 """The folder of the results in which an engine keeps what outlives its command; without it no engine is asked."""
@@ -89,18 +90,10 @@ class Engine(Protocol):
     name: str
     options: type[msgspec.Struct]
 
-    def resources(
-        self,
-        settings: ExecutorSettings,
-        device: str | None,
-        threads: int,
-        results: Path,
-        on_warning: Callable[[str], None],
-        submits: bool,
-    ) -> Resources:
+    def resources(self, options: Options, on_warning: Callable[[str], None], submits: bool) -> Resources:
         """The executor and what one job gets. Raises SelectionError where the options do not fit together.
 
-        device, threads: as asked for, None and 0 where nothing was; submits: whether jobs follow, or a plan alone.
+        submits: whether jobs follow, or a plan alone.
         """
 
     def collected(self, results: Path, on_warning: Callable[[str], None]) -> Iterator[CellFinished]:

@@ -10,50 +10,27 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...core.errors import SelectionError
 from ...core.record import Outcome, Site
-from ...plan.executor_settings import ExecutorSettings
 from ...run.events import CellFinished, JobStarted, TrainingProgress
 from ...run.executors.executor import Executor, JobState, JobStatus, Resources
 from ...store.store import Store
 from .job_files import JobFiles, Submission
 from .settings import RayOptions, SlurmOptions
 
+if TYPE_CHECKING:
+    from ...plan.options import Options
+
 NODE_THREADS = 4
 """Threads of a job on a node whose cores are not known."""
 
 
-class Slurm:
-    """Jobs as arrays of sbatch, through submitit."""
+class _ByJobFiles:
+    """Jobs that outlive their command in job files, from which it is read what they left and how they stand."""
 
-    name: ClassVar[str] = "slurm"
-    options = SlurmOptions
-
-    @classmethod
-    def resources(
-        cls,
-        settings: ExecutorSettings,
-        device: str | None,
-        threads: int,
-        results: Path,
-        on_warning: Callable[[str], None],
-        submits: bool,
-    ) -> Resources:
-        """The resources of a job on a node. Raises SelectionError for a device that the options do not ask for.
-
-        submits: raise it also on a machine that cannot submit, before anybody prepares data for hours.
-        """
-        from .slurm import SlurmExecutor
-
-        options = settings.options
-        assert isinstance(options, SlurmOptions)
-        executor = SlurmExecutor(results, JobFiles(results), options, settings.jobs, on_warning)
-        if submits:
-            executor.require()
-        count = threads or options.cpus
-        return _on_a_node(executor, settings, device, options.gpus, count, count)
+    name: ClassVar[str]
 
     @classmethod
     def collected(cls, results: Path, on_warning: Callable[[str], None]) -> Iterator[CellFinished]:
@@ -77,43 +54,56 @@ class Slurm:
         return [_status(each, files, submitting, stored) for each in submissions], submitting
 
 
-class Ray(Slurm):
-    """Jobs as tasks of Ray; job files are the same as those of Slurm."""
+class Slurm(_ByJobFiles):
+    """Jobs as arrays of sbatch, through submitit."""
 
-    name: ClassVar[str] = "ray"
-    options = RayOptions  # type: ignore[assignment]
+    name = "slurm"
+    options = SlurmOptions
 
     @classmethod
-    def resources(
-        cls,
-        settings: ExecutorSettings,
-        device: str | None,
-        threads: int,
-        results: Path,
-        on_warning: Callable[[str], None],
-        submits: bool,
-    ) -> Resources:
+    def resources(cls, options: Options, on_warning: Callable[[str], None], submits: bool) -> Resources:
+        """The resources of a job on a node. Raises SelectionError for a device that the options do not ask for.
+
+        submits: raise it also on a machine that cannot submit, before anybody prepares data for hours.
+        """
+        from .slurm import SlurmExecutor
+
+        asked, results = options.executor.options, options.results
+        assert isinstance(asked, SlurmOptions)
+        executor = SlurmExecutor(results, JobFiles(results), asked, options.executor.jobs, on_warning)
+        if submits:
+            executor.require()
+        count = options.threads or asked.cpus
+        return _on_a_node(executor, options, asked.gpus, count, count)
+
+
+class Ray(_ByJobFiles):
+    """Jobs as tasks of Ray."""
+
+    name = "ray"
+    options = RayOptions
+
+    @classmethod
+    def resources(cls, options: Options, on_warning: Callable[[str], None], submits: bool) -> Resources:
         """The resources of a task; without an address the cores of this machine are shared among the jobs."""
         from .ray import RayExecutor
 
-        options = settings.options
-        assert isinstance(options, RayOptions)
-        share = timed = threads or options.cpus or 0
-        if not options.address:
+        asked, results, jobs = options.executor.options, options.results, options.executor.jobs
+        assert isinstance(asked, RayOptions)
+        share = timed = options.threads or asked.cpus or 0
+        if not asked.address:
             cores = len(os.sched_getaffinity(0))
-            share, timed = share or max(1, cores // (settings.jobs or 1)), timed or cores
-        executor = RayExecutor(results, JobFiles(results), options, settings.jobs, on_warning)
-        return _on_a_node(executor, settings, device, options.gpus, share or NODE_THREADS, timed or NODE_THREADS)
+            share, timed = share or max(1, cores // (jobs or 1)), timed or cores
+        executor = RayExecutor(results, JobFiles(results), asked, jobs, on_warning)
+        return _on_a_node(executor, options, asked.gpus, share or NODE_THREADS, timed or NODE_THREADS)
 
 
-def _on_a_node(
-    executor: Executor, settings: ExecutorSettings, device: str | None, gpus: int | None, share: int, timed: int
-) -> Resources:
+def _on_a_node(executor: Executor, options: Options, gpus: int | None, share: int, timed: int) -> Resources:
     import torch
 
     from ...measure.machine import describe
 
-    chosen = device or ("cuda" if gpus else "cpu")
+    settings, chosen = options.executor, options.device or ("cuda" if gpus else "cpu")
     if chosen not in ("cpu", "cuda"):
         raise SelectionError(f"expected cpu or cuda as the device of nodes, got {chosen!r}")
     if chosen == "cpu" and gpus:
