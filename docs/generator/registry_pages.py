@@ -124,15 +124,17 @@ def variant_page(name: str) -> tuple[str, dict[str, bytes]]:
     return "\n\n".join(parts) + "\n", pictures
 
 
-def _suites_with(task: str) -> list[str]:
-    return [suite for suite in built_in() if any(each.name == task for each in load_suite(suite).tasks)]
+@cache
+def _tasks_of_suites() -> dict[str, set[str]]:
+    return {suite: {task.name for task in load_suite(suite).tasks} for suite in built_in()}
 
 
 def task_page(name: str) -> tuple[str, dict[str, bytes]]:
     """The page of a task; it has no pictures."""
     facts, task = _facts(name), TASKS.load(name)
     short = {label: facts[label] for label in ("problem", "metric") if label in facts}
-    short |= {"job kinds": ", ".join(task.lanes), "version": str(task.version), "suites": ", ".join(_suites_with(name))}
+    suites = (suite for suite, tasks in _tasks_of_suites().items() if name in tasks)
+    short |= {"job kinds": ", ".join(task.lanes), "version": str(task.version), "suites": ", ".join(suites)}
     parts = [*_head(TASKS, name, facts), _fact_table(short), *_parameters(facts, "task", name)]
     presets = [[code(label[7:]), cell(value)] for label, value in facts.items() if label.startswith("preset ")]
     if presets:
