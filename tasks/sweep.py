@@ -29,8 +29,10 @@ class Sweep(TimedTask):
 
     `sweep[length=256..4096]` is five points: a range doubles. `batch`: number of sequences, or `tokens`: number of
     tokens in all. `kv_heads`: heads of keys and values, each shared by a group of query heads. `input`: the structure
-    that queries and keys share, see `sweep_inputs.py`. Decoding is always causal. `compile`: attention,
-    block or model goes through torch.compile as one graph, variant and reference alike; what breaks the graph is
+    that queries and keys share, see `sweep_inputs.py`. Decoding is always causal. `level`: attention alone, a layer of
+    it with projections, beside which a layer with projections of its own meets its like, a block or a model.
+    `positions`: `rope` turns queries and keys; else a model has a learned table, and the others have none. `compile`:
+    what is timed goes through torch.compile as one graph, variant and reference alike; what breaks the graph is
     unsupported. `process`: a number for the same point once more, `process=1,2,3`, since two processes differ by more
     than the samples of one.
     A preset only decides how long a point is measured: until a difference of `resolution` would be found, and at most
@@ -58,6 +60,7 @@ class Sweep(TimedTask):
         causal: bool = False,
         input: Literal["iid", "clustered", "local"] = "iid",
         padding: Annotated[float, Range(0, 0.999)] = 0.0,
+        positions: Literal["learned", "rope"] = "learned",
         graph: bool = False,
         compile: bool = False,
         memory_bytes: Annotated[int, Range(1, 10**15)] | None = None,
@@ -68,16 +71,18 @@ class Sweep(TimedTask):
             raise SelectionError(f"sweep: expected kv_heads that divides {heads} heads, got {kv_heads}")
         if kv_heads not in (None, heads) and level != "attention":
             raise SelectionError(f"sweep: the {level} has as many heads of keys as of queries; use level=attention")
+        if positions == "rope" and (level == "attention" or head_dim % 2):
+            raise SelectionError("sweep: rotary positions need level=layer, block or model and an even head_dim")
         if batch is not None and tokens is not None:
             raise SelectionError("sweep: expected batch (sequences) or tokens (in all), got both")
         # decoding keeps one state per sequence and grows it token by token: there is no padding at its end
         if mode == "decode" and (level != "attention" or padding):
             raise SelectionError("sweep: expected mode=decode at level=attention without padding; ask for that instead")
         if level == "model" and causal:
-            raise SelectionError("sweep: the model is an encoder and not causal; use level=attention or level=block")
-        # a block and a model have the precisions of a recipe: float32 and bfloat16
+            raise SelectionError("sweep: the model is an encoder and not causal; use another level")
+        # all but attention alone have the precisions of a recipe: float32 and bfloat16
         if level != "attention" and dtype == "float16":
-            raise SelectionError("sweep: a block or a model runs in float32 or bfloat16, got dtype=float16")
+            raise SelectionError(f"sweep: the {level} runs in float32 or bfloat16, got dtype=float16")
         if graph and mode == "decode":
             raise SelectionError("sweep: expected graph=true with mode=forward or step; a decode state grows")
         if compile and mode == "decode":
@@ -104,6 +109,7 @@ class Sweep(TimedTask):
             causal=causal or mode == "decode",
             input=input,
             padding=padding,
+            positions=positions,
             graph=graph,
             compile=compile,
             memory_bytes=memory_bytes,

@@ -13,7 +13,7 @@ from .contract import Lane, Task
 from .preset import Recipe
 
 Mode = Literal["forward", "step", "decode"]
-Level = Literal["attention", "block", "model"]
+Level = Literal["attention", "layer", "block", "model"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Floats = npt.NDArray[np.float32]
 
@@ -22,11 +22,11 @@ Floats = npt.NDArray[np.float32]
 class Point(Recipe):
     """The settings of one measurement: `batch` sequences of `length` tokens.
 
-    `level`: the variant alone on projected heads, in a Transformer block, or in the whole encoder. `mode`: a forward
-    pass without gradients; a training step; the last tokens of decoding a sequence of that length. `padding`: share of
-    padding at the end of each sequence. `graph`: on CUDA, capture the work once and replay it. `compile`: the level's
-    forward pass goes through torch.compile, as one graph. `memory_bytes`: search for the longest length that runs in so
-    many bytes, and time nothing. `kv_heads`: heads of keys and values; None = `heads`.
+    `level`: the variant alone on projected heads, with its projections, in a Transformer block, or in the whole
+    encoder. `mode`: a forward pass without gradients; a training step; the last tokens of decoding a sequence of that
+    length. `padding`: share of padding at the end of each sequence. `graph`: on CUDA, capture the work once and replay
+    it. `compile`: the level's forward pass goes through torch.compile, as one graph. `memory_bytes`: search for the
+    longest length that runs in so many bytes, and time nothing. `kv_heads`: heads of keys and values; None = `heads`.
     """
 
     level: Level = "attention"
@@ -74,4 +74,4 @@ class TimedTask(Task):
 
     @abstractmethod
     def states(self, point: Point) -> Floats:
-        """The input of a block, (batch, length, width)."""
+        """The input of a layer or a block, (batch, length, width)."""

@@ -181,7 +181,8 @@ def headline_of_costs(order: list[RankInterval], timings: Timings) -> str:
     }
     # plain code may be slow where the mechanism is not
     eager = {name for name, found in proven.items() if found is False and timings.implementation(name)[:5] == "eager"}
-    proven = {f"{name} (eager)" if name in eager else name: found for name, found in proven.items()}
+    said = {name: " (eager)" if name in eager else " (with projections)" * timings.projects(name) for name in proven}
+    proven = {name + said[name]: found for name, found in proven.items()}
     first = order[0].name
     alone = first != REFERENCE and order[0].last == 1
     return cost_headline(proven, f"{first}, {speed(ratio(timings.advantage(REFERENCE, first)))}" if alone else "")

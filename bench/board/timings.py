@@ -78,7 +78,14 @@ class Timings:
         """The code that ran at the last point, as `ran_as` says it; empty where the variant ran nowhere."""
         measured = self.measured(name)
         code = self.table.records[measured[max(measured)].row].implementation if measured else ""
-        return ran_as(code, self.number(name, "declared_density"))
+        ran = ran_as(code, self.number(name, "declared_density"))
+        return f"{ran}; its projections too" if self.projects(name) else ran
+
+    def projects(self, name: str) -> bool:
+        """True if the time of a variant holds projections of its own, while others are timed as attention alone."""
+        measured = self.measured(name)
+        alone = measured and self.table.rows[measured[max(measured)].row].setting.get("level") == "attention"
+        return bool(alone) and self.number(name, "own_projections") is not None
 
     def advantage(self, one: str, other: str) -> Estimate:
         """The mean over all points of how much lower the logarithm of one cost is."""
@@ -160,6 +167,9 @@ def timing_notes(timings: Timings, runs: Sequence[ResultRow], machine: str, poin
     by_variant = [dict(costs) for costs in timings.by_point.values()]
     rounds = sorted({len(cost.seconds) for costs in by_variant for cost in costs.values() if cost.seconds})
     yield from code_notes(runs)
+    if own := [name for name in timings.names if timings.projects(name)]:
+        like = "the others are timed as attention alone; `sweep[level=layer]` times all with projections"
+        yield note("unlike", what=f"the time of {some(own)} holds projections of its own: {like}")
     yield from _power_notes(by_variant)
     yield note("speed", work=f"at each {point}", rounds=span_of(rounds), machine=machine, unit=unit_of(rounds))
     yield note("ranks", corrected="corrected for all pairs")

@@ -263,8 +263,9 @@ def _timed_unit(setting: Mapping[str, Any], model: ModelFacts, counted: Counted,
     if level == "attention":
         work: Work = at_length(counted, length) * [heads, heads, 1]
     else:
-        layers = 1 if level == "block" else setting["layers"]
-        work = _step_work({**setting, "layers": layers}, model, counted, batch, length)
+        layers = setting["layers"] if level == "model" else 1
+        hidden = 0 if level == "layer" else setting["feed_forward"]
+        work = _step_work({**setting, "layers": layers, "feed_forward": hidden}, model, counted, batch, length)
     seconds = rates.seconds(work, setting["precision"])
     if mode == "decode":
         return seconds, seconds * DECODED_TOKENS / length

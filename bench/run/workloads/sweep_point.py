@@ -1,4 +1,4 @@
-"""One point of a sweep, as the time lane measures it: attention alone, a block round it, or the whole encoder."""
+"""One point of a sweep, as the time lane measures it: attention alone, a layer, a block, or the whole encoder."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SweepWorkloads(Workloads):
             objective = objective_for(self.task.problem(), point)
             self.batch = objective.batch(dataset.train, evenly_spaced(len(dataset.train), point.batch), device)
             return
-        if point.level == "block":
+        if point.level in ("layer", "block"):
             self.states = torch.from_numpy(self.task.states(point)).to(device)
             shape = self.states.shape
         else:
@@ -107,7 +107,7 @@ class SweepWorkloads(Workloads):
         return dtype
 
     def workload(self, variant: Spec) -> Workload:
-        make = {"attention": self._attention, "block": self._block, "model": self._model}[self.point.level]
+        make = {"attention": self._attention, "model": self._model}.get(self.point.level, self._block)
         workload = make(variant)
         workload.attention = lambda: self._sparsity(workload)
         workload.graph_on = self.device if self.captures else None
@@ -181,6 +181,7 @@ class SweepWorkloads(Workloads):
         workload.work, workload.prepare = work, prepare
 
     def _block(self, spec: Spec) -> Workload:
+        """A block, or of it the layer: attention with its projections."""
         shape = shape_of(self.point, self.device)
         build = self.build(spec)
         with torch.random.fork_rng(devices=[]):
@@ -188,7 +189,12 @@ class SweepWorkloads(Workloads):
             variant = build(shape)
             before = variant.pre_layer(self.point.width)
             torch.manual_seed(axis_seed(use="init", seed=0))
-            block = TransformerBlock(variant, before, self.point).to(self.device)
+            block: nn.Module = TransformerBlock(variant, before, self.point)
+        if self.point.level == "layer":
+            if before is not None:
+                raise Unsupported("it has a sublayer of its own before attention, which level=block times too")
+            block = block.attention
+        block.to(self.device)
         block.train(self.point.mode == "step")
         parameters = list(block.parameters())
         optimiser = self._optimiser(parameters)
@@ -330,10 +336,10 @@ class SweepWorkloads(Workloads):
         assert isinstance(owner, nn.Module)
         if self.point.level == "attention":
             owner(*self.heads, self.mask, self.hidden)
-        elif self.point.level == "block":
-            owner(self.states, self.mask)
-        else:
+        elif self.point.level == "model":
             owner(*self.batch[:2])
+        else:
+            owner(self.states, self.mask)
 
 
 @torch.no_grad()

@@ -52,6 +52,23 @@ def row(found: object, name: str) -> dict[str, object]:
     return {c.name: e for c, e in zip(found.columns, it.entries, strict=True)} | {"row": it}
 
 
+def test_a_time_that_holds_projections_says_so_on_its_row_and_below(bench) -> None:
+    b = bench(task="sweep")
+    for length in (256, 512):
+        b.task = f"sweep[length={length}]"
+        setting = {"setting": {"length": length, "level": "attention"}, "block": f"b{length}"}
+        b.time("softmax", TIMES, TIMES, **setting)
+        own = [Measurement.of("own_projections", 64)]
+        b.time("mine.py:Mine", [5 * t for t in TIMES], TIMES, more=own, **setting)
+        b.time("linear", [5 * t for t in TIMES], TIMES, **setting)
+    found = board(b)
+    assert row(found, "mine.py:Mine")["implementation"].text.endswith("; its projections too")
+    assert "projections" not in row(found, "linear")["implementation"].text
+    assert "mine.py:Mine (with projections)" in found.headline
+    (said,) = [note.text for note in found.notes if note.topic == "unlike others"]
+    assert "mine.py:Mine holds projections of its own" in said and "level=layer" in said
+
+
 def test_the_mean_is_geometric(bench) -> None:
     found = board(sweep(bench, {"linear": {256: 2.0, 1024: 0.5}}))
     assert row(found, "linear")["mean"].value == pytest.approx(1.0, rel=1e-2)

@@ -99,6 +99,43 @@ def test_blocks_and_models_run_and_keep_their_parameters(level: str, mode: str) 
     assert whole > own > 0
 
 
+def test_a_layer_is_attention_between_projections_with_positions_where_asked() -> None:
+    for positions in ("learned", "rope"):
+        setup, one = subject(f"sweep[{SMALL},level=layer,causal=true,mode=forward,positions={positions}]")
+        (layer,), states = one.owners[:1], setup.states
+        query, key, value = layer.project_in(states).view(1, 192, 3, 2, 16).permute(2, 0, 3, 1, 4)
+        if positions == "rope":
+            # pairs of dimensions as complex numbers, turned by an angle of the position
+            angles = torch.arange(192)[:, None] * 10_000 ** -(torch.arange(8) / 8)
+            turn = torch.polar(torch.ones_like(angles), angles)
+            query, key = (_turned(x, turn) for x in (query, key))
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        expected = layer.project_out(attended.transpose(1, 2).flatten(2))
+        assert torch.allclose(one.work(), expected, atol=1e-5)
+        assert one.parameters == (4 * 32 * 33, 0)
+
+
+def _turned(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+    even, odd = torch.view_as_real(torch.complex(x[..., ::2], x[..., 1::2]) * turn).unbind(-1)
+    return torch.stack((even, odd), -1).flatten(-2)
+
+
+def test_a_layer_of_others_is_timed_in_the_place_of_the_projections(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nclass Mine(torch.nn.Module):\n    def __init__(self, dim):\n        super().__init__()\n"
+        "        self.inside = torch.nn.Linear(dim, dim)\n    def forward(self, x):\n        return self.inside(x)\n"
+    )
+    setup, one = subject(f"sweep[{SMALL},level=layer,causal=true,mode=forward]", f"{tmp_path / 'mine.py'}:Mine")
+    inside = one.variants[0].module.inside
+    assert torch.allclose(one.work(), inside(setup.states), atol=1e-6)
+    assert one.parameters == (32 * 33, -3 * 32 * 33)
+
+
+def test_rotary_positions_need_projections() -> None:
+    with pytest.raises(SelectionError, match="level=layer"):
+        point_of("sweep[positions=rope]", CPU)
+
+
 def test_two_variants_share_all_that_is_shared() -> None:
     setup = point_of(f"sweep[{SMALL},level=block]", CPU)
     one, other = (setup.workload(Spec(name)).owners[0] for name in ("softmax", "additive"))
