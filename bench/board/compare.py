@@ -193,6 +193,9 @@ def _quality(one: str, other: str, where: str, contrasts: Contrasts, margin: flo
 def _verdict_sentence(contrast: Contrast, judged: Verdict, within: str) -> str:
     if judged == "undecided" and contrast.is_behind:
         return f"Worse; whether by more than {within} is undecided."
+    if judged == "undecided" and contrast.is_spared:
+        behind = contrast.one if not contrast.may_be_worse[0] else contrast.other
+        return f"Undecided: {behind} is not established, or was still improving when its training ended."
     if judged == "undecided" and not contrast.other_learned:
         return f"Undecided: {contrast.other} did not learn this task, so being no worse than it says nothing."
     words = {

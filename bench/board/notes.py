@@ -7,7 +7,7 @@ sentence of its own makes the `Note` where the sentence belongs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -37,6 +37,10 @@ TOPICS: dict[str, Topic] = {
     "learned": Topic(
         "learned", "warning",
         "not every seed learned: {learned}; values are means of the seeds that learned, of all where none did",
+    ),
+    "unsettled": Topic(
+        "not settled", "warning",
+        "validation still improved at the end of training: {names}; no variant is called worse for such a result",
     ),
     "denied": Topic(
         "undecided", "fact",
@@ -142,11 +146,15 @@ def quality_headline(
     average: bool = False,
     behind: Mapping[str, str] = MappingProxyType({}),
     missed: str = "",
+    unsettled: Collection[str] = (),
+    unestablished: Collection[str] = (),
 ) -> str:
     """The variants that are better and worse than the reference, or undecided; empty for no verdicts.
 
     `within`: the margin in words. `average`: whether the verdicts are on a mean over tasks. `behind`: who is worse, be
     it by more than the margin or not, and by how much. `missed`: which gaps this board would miss, in words.
+    `unsettled`: who was still improving at the end of training; `unestablished`: who has no place and no verdict, since
+    its implementation is not established.
 
     >>> quality_headline({"rela": "better", "linear": "worse", "local": "undecided"}, "1 point", missed="5 points")
     'Better than softmax: rela. Worse than softmax by more than 1 point: linear. Undecided (gaps below 5 points would \
@@ -155,26 +163,36 @@ be missed): local.'
     'No variant differs measurably from softmax (gaps below 5 points would be missed).'
     >>> quality_headline({"rela": "undecided", "local": "undecided"}, "1 point", behind={"local": "by 0.1 to 3 points"})
     'Worse than softmax: local (by 0.1 to 3 points). Undecided: rela.'
+    >>> quality_headline({"rela": "undecided"}, "1 point", unsettled=["rela"], unestablished=["fox"])
+    'Not settled: rela. Not established: fox.'
     """
-    groups: dict[str, list[str]] = {"better": [], "within margin": [], "worse": [], "behind": [], "undecided": []}
+    kinds = ("better", "within margin", "worse", "behind", "undecided", "unsettled")
+    groups: dict[str, list[str]] = {kind: [] for kind in kinds}
     for name, found in verdicts.items():
         if found == "undecided" and name in behind:
             groups["behind"].append(f"{name} ({behind[name]})")
+        elif found == "undecided" and name in unsettled:
+            groups["unsettled"].append(name)
         else:
             groups[found].append(name)
     of = f"the average of {REFERENCE}" if average else REFERENCE
     gaps = f" (gaps below {missed} would be missed)" if missed else ""
+    said = []
     if verdicts and len(groups["undecided"]) == len(verdicts):
         who = "No variant differs" if len(verdicts) > 1 else f"{groups['undecided'][0]} does not differ"
-        return f"{who} measurably from {of}{gaps}."
+        said = [f"{who} measurably from {of}{gaps}."]
+        groups["undecided"] = []
+    groups["unestablished"] = sorted(unestablished)
     words = {
         "better": f"Better than {of}",
         "within margin": f"At most {within} worse than {of}",
         "worse": f"Worse than {of} by more than {within}",
         "behind": f"Worse than {of}",
         "undecided": f"Undecided{gaps}",
+        "unsettled": "Not settled",
+        "unestablished": "Not established",
     }
-    return " ".join(f"{words[found]}: {', '.join(names)}." for found, names in groups.items() if names)
+    return " ".join([*said, *(f"{words[found]}: {', '.join(names)}." for found, names in groups.items() if names)])
 
 
 def describe_gaps(undecided: Iterable[Contrast], metric: Metric) -> str:

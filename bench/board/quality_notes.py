@@ -49,6 +49,18 @@ def learning_notes(context: BoardContext) -> Iterator[Note]:
             yield note("gain", kind="warning", gap=metric.gap(gain), unit=unit, remark=", which shows no gain")
 
 
+def unsettled_notes(by_place: Mapping[str, Mapping[str, SeedScores]]) -> Iterator[Note]:
+    """The variants whose trainings ended too early to be called worse; `by_place`: scores by task, "" for one alone."""
+    found = [
+        f"{f'{place}: ' if place else ''}{name} at {one.unsettled} of {len(one.seeds)} seeds"
+        for place, scores in sorted(by_place.items())
+        for name, one in sorted(scores.items())
+        if one.unsettled
+    ]
+    if found:
+        yield note("unsettled", names=some(found))
+
+
 def reduced_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
     """The tasks that are a part of the published ones, by the notes of their data."""
     cut = [(run, each) for run in runs for each in run.notes if " instead of " in each or " slice of " in each]
@@ -147,7 +159,7 @@ def comparison_notes(
     if len(ranked) < 2:
         return
     clear = [gap for gap in gaps if gap.interval.low > 0 or gap.interval.high < 0]
-    if denied := [gap.one for gap in clear if not gap.is_separated]:
+    if denied := [gap.one for gap in clear if not gap.is_separated and not gap.is_spared]:
         yield note("denied", names=some(denied))
     if gaps:
         effects = sorted(gap.minimal_detectable_effect() for gap in gaps)

@@ -30,7 +30,7 @@ from .cells import (
     when,
 )
 from .notes import describe_gaps, describe_losses, note, nothing_ranked, quality_headline, some, where_better
-from .quality_notes import comparison_notes, reduced_notes, short_preset
+from .quality_notes import comparison_notes, reduced_notes, short_preset, unsettled_notes
 from .version_notes import left_behind_notes, repetition_notes, version_notes
 
 TRIVIAL = "best trivial"
@@ -264,8 +264,15 @@ def _answer(context: SuiteContext, gaps: Mapping[str, Contrast]) -> str:
     # the verdict on one task is that of its own board, which no suite declares
     tasks = [task for task in context.averaged if task in context.scores]
     ahead = {task: _ahead(Contrasts(context.scores[task]), context.complete, metric) for task in tasks}
+    competing = [(name, one) for found in context.scores.values() for name, one in found.items()]
     told = quality_headline(
-        verdicts, metric.margin_words(metric.margin), average=True, behind=describe_losses(gaps, metric), missed=missed
+        verdicts,
+        metric.margin_words(metric.margin),
+        average=True,
+        behind=describe_losses(gaps, metric),
+        missed=missed,
+        unsettled={name for name, one in competing if one.unsettled},
+        unestablished={name for name, one in competing if one.unestablished and name in context.competing},
     )
     return f"{where_better(ahead)} {told}".strip()
 
@@ -356,6 +363,7 @@ def _notes(
     if any(partly.values()):
         named = "; ".join(f"{task}: {some(names)}" for task, names in partly.items() if names)
         yield note("learned", learned=named)
+    yield from unsettled_notes({task: found.scores for task, found in contrasts.items()})
     yield from repetition_notes(table, board_keys)
     if best:
         named = ", ".join(f"{task} {name}" for task, (name, _) in sorted(best.items()))

@@ -23,6 +23,7 @@ from .quality_notes import (
     seed_notes,
     short_preset,
     unbeaten,
+    unsettled_notes,
 )
 from .setting_tables import setting_boards, setting_notes
 from .task_columns import ANSWERS, task_columns, verdict_on
@@ -87,7 +88,14 @@ def board_for_task(
     if not is_told:
         unlearned = unlearned.removesuffix(".") + ", so this board compares nothing."
     elif ranked:
-        said = quality_headline(verdicts, metric.margin_words(context.margin), behind=losses, missed=missed)
+        said = quality_headline(
+            verdicts,
+            metric.margin_words(context.margin),
+            behind=losses,
+            missed=missed,
+            unsettled=[name for name, one in scores.items() if one.unsettled],
+            unestablished=[name for name, one in scores.items() if one.unestablished],
+        )
         answer = " ".join(filter(None, [unbeaten(trivial, scores, metric), said]))
     board = Board(
         name=board_key.name,
@@ -101,6 +109,7 @@ def board_for_task(
         baselines=(*untouched, *baselines),
         notes=(
             *learning_notes(context),
+            *unsettled_notes({"": scores}),
             *data_notes(context),
             *interval_notes(context),
             *comparison_notes(context.contrasts, complete, gaps, metric),

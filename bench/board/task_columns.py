@@ -256,7 +256,7 @@ def _gap(context: BoardContext, name: str) -> TableCell:
 def verdict_on(context: BoardContext, name: str) -> Verdict | None:
     """The verdict on the variant against the reference; None where there is none to give."""
     found = context.contrasts.to_reference(name)
-    if found is None or not found.has_enough_seeds:
+    if found is None or not found.has_enough_seeds or context.contrasts.scores[name].unestablished:
         return None
     return found.verdict(context.margin / context.metric.points)
 
@@ -269,6 +269,8 @@ def _verdict(context: BoardContext, name: str) -> TableCell:
     contrast = context.contrasts.to_reference(name)
     if found == "undecided" and contrast is not None and contrast.is_behind:
         return TableCell(text="worse by > 0", brief="worse")
+    if found == "undecided" and context.contrasts.scores[name].unsettled:
+        return TableCell(text="not settled")
     text = {"within margin": f"within {margin}", "worse": f"worse by > {margin}"}.get(found, found)
     return TableCell(text=text, brief={"within margin": "within", "worse": "worse"}.get(found, ""))
 

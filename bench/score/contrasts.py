@@ -53,7 +53,8 @@ class Contrast:
     means over all seeds that both have. `shares`: of these seeds, how many of each learned. `possible`: the least and
     the largest difference that there can be. `pairs`: so many comparisons the interval is corrected for. `noise_of`:
     the noise that another number of seeds would have. `other_learned`: whether the task was learned by `other`.
-    `failures`: whether trainings of the two failed, so that both parts are tested.
+    `failures`: whether trainings of the two failed, so that both parts are tested. `may_be_worse`: of each of the two,
+    False where no loss counts against it (`SeedScores.may_be_worse`).
     `is_moderated`: whether the declared variants lend their variance; `own`: which of the two keep their own all the
     same, being far outside. `tasks`: over how many it is a mean.
     """
@@ -70,6 +71,7 @@ class Contrast:
     possible: tuple[float, float] = (-math.inf, math.inf)
     other_learned: bool = True
     failures: bool = False
+    may_be_worse: tuple[bool, bool] = (True, True)
     is_moderated: bool = True
     own: tuple[str, ...] = ()
     tasks: int = 1
@@ -92,8 +94,14 @@ class Contrast:
     def direction(self, pairs: int) -> int:
         """1 where `one` is proven better, -1 where `other` is, 0 where neither is; corrected for so many pairs.
 
-        One part must show it, and neither the other part nor the means over all seeds may say the opposite.
+        One part must show it, and neither the other part nor the means over all seeds may say the opposite. 0 too where
+        no loss counts against the one that is behind.
         """
+        found = self._shown(pairs)
+        return found if found == 0 or self.may_be_worse[1 if found > 0 else 0] else 0
+
+    def _shown(self, pairs: int) -> int:
+        """The direction, whether a loss counts or not."""
         alpha, value = self._alpha(pairs), self.advantage.value
         shown = {0}
         if self.has_enough_seeds and self.advantage.half_width(1 - alpha) < abs(value):
@@ -110,6 +118,11 @@ class Contrast:
         return self.direction(self.pairs) != 0
 
     @property
+    def is_spared(self) -> bool:
+        """True if one is proven better, and no loss counts against the other."""
+        return not self.is_separated and self._shown(self.pairs) != 0
+
+    @property
     def is_behind(self) -> bool:
         """True if it is worse, by however little."""
         return self.direction(self.pairs) < 0
@@ -117,8 +130,9 @@ class Contrast:
     def verdict(self, margin: float) -> Verdict:
         """The judgement of both parts; `margin` in the unit of the metric's values, not in points.
 
-        Being within a margin of a variant that did not learn says nothing, so that is undecided. It is also undecided
-        of a variant of which more trainings failed: a handful of seeds never shows that they fail as rarely.
+        Being within a margin of a variant that did not learn, or was still improving, says nothing, so that is
+        undecided. It is also undecided of a variant of which more trainings failed: a handful of seeds never shows that
+        they fail as rarely.
         """
         if not self.has_enough_seeds:
             return "undecided"
@@ -127,8 +141,9 @@ class Contrast:
             return "better"
         if direction < 0 and found == "worse":
             return "worse"
-        is_no_worse = found in ("better", "within margin") and self.other_learned and self.shares[0] >= self.shares[1]
-        return "within margin" if is_no_worse else "undecided"
+        if not self.other_learned or not self.may_be_worse[1] or self.shares[0] < self.shares[1]:
+            return "undecided"
+        return "within margin" if found in ("better", "within margin") else "undecided"
 
     def _alpha(self, pairs: int) -> float:
         """The chance to err of one test of one pair; half of the pair's, where it has a test for each part."""
@@ -274,6 +289,7 @@ class Contrasts:
             possible=possible,
             other_learned=theirs.has_learned,
             failures=failures,
+            may_be_worse=(mine.may_be_worse, theirs.may_be_worse),
             is_moderated=is_moderated,
             own=own,
         )
@@ -334,6 +350,10 @@ def mean_contrast(contrasts: Sequence[Contrast]) -> Contrast:
         possible=(mean(each.possible[0] for each in contrasts), mean(each.possible[1] for each in contrasts)),
         other_learned=all(each.other_learned for each in contrasts),
         failures=any(each.failures for each in contrasts),
+        may_be_worse=(
+            all(each.may_be_worse[0] for each in contrasts),
+            all(each.may_be_worse[1] for each in contrasts),
+        ),
         is_moderated=all(each.is_moderated for each in contrasts),
         own=tuple(sorted({name for each in contrasts for name in each.own})),
         tasks=len(contrasts),

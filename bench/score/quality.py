@@ -37,7 +37,8 @@ class SeedScores:
     by seed, empty where there is none. `learned_by_seed`: which trainings did not fail, and `above_by_seed`: which are
     above the best constant prediction, empty where nothing is known. `uncounted`: seeds with a result behind a gap in
     0, 1, 2, …, which do not count. `missing_reason`: why these do not suffice for a rank; empty where they do. `rows`:
-    places in the ResultTable, of failed Records too.
+    places in the ResultTable, of failed Records too. `unestablished`: why the implementation is not established, empty
+    where nothing says so. `unsettled`: how many of the trainings ended while validation still improved.
     """
 
     variant: str
@@ -54,6 +55,8 @@ class SeedScores:
     uncounted: tuple[int, ...] = ()
     missing_reason: str = ""
     rows: tuple[int, ...] = ()
+    unestablished: str = ""
+    unsettled: int = 0
 
     @property
     def mean(self) -> float:
@@ -77,6 +80,11 @@ class SeedScores:
     def learned_in_part(self) -> bool:
         """True if it learned at some seeds and not at others: then its scores have two modes."""
         return any(self.learned) and not all(self.learned)
+
+    @property
+    def may_be_worse(self) -> bool:
+        """False where a loss says nothing of the mechanism: it is not established, or was still improving."""
+        return not self.unestablished and not self.unsettled
 
     @property
     def compared(self) -> SeedScores:
@@ -152,7 +160,9 @@ def scores_by_variant(table: ResultTable, board_key: BoardKey, predictions: Pred
     counted = {variant: _without_gap(rows, done[variant]) for variant, rows in by_variant.items()}
     reference = {one.row.seed for one in counted.get(REFERENCE, ())}
     return {
-        variant: _seed_scores(variant, rows, done[variant], counted[variant], reference, predictions, metric, bars)
+        variant: _seed_scores(
+            table, variant, rows, done[variant], counted[variant], reference, predictions, metric, bars
+        )
         for variant, rows in by_variant.items()
     }
 
@@ -183,6 +193,7 @@ def _without_gap(rows: list[ResultRow], done: list[_Done]) -> list[_Done]:
 
 
 def _seed_scores(
+    table: ResultTable,
     variant: str,
     rows: list[ResultRow],
     done: list[_Done],
@@ -201,6 +212,7 @@ def _seed_scores(
     draws = None if metric.is_share or kept is None else _draws(kept, metric)
     uncounted = tuple(int(one.row.seed) for one in done if one not in used)
     learned = learned_seeds(scores, examples, draws, metric, bars)
+    unestablished = table.unestablished.get(variant, "")
     return SeedScores(
         variant=variant,
         metric=metric,
@@ -214,8 +226,12 @@ def _seed_scores(
         learned_by_seed=learned,
         above_by_seed=above(scores, examples, draws, metric, bars.constant),
         uncounted=uncounted,
-        missing_reason=_missing_reason(rows, seeds, uncounted, reference) or _too_few(learned),
+        missing_reason=_missing_reason(rows, seeds, uncounted, reference)
+        or _too_few(learned)
+        or (f"not established: {unestablished}" if unestablished else ""),
         rows=tuple(sorted(int(row.at) for row in rows)),
+        unestablished=unestablished,
+        unsettled=sum(settled < 1 for settled in table.values("settled", [one.row.at for one in used])),
     )
 
 

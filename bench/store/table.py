@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 
@@ -22,10 +22,15 @@ _EXACTLY = attrgetter("task", "preset", "fidelity", "protocol")
 
 @dataclass(frozen=True, eq=False)
 class ResultTable:
-    """`records` in the order of arrival; `rows`: one of each, in the same order, the stale ones too."""
+    """`records` in the order of arrival; `rows`: one of each, in the same order, the stale ones too.
+
+    `unestablished`: by variant, as `ResultRow.variant` spells it, why its implementation is not established, such as
+    "its positive control was never run". Such a variant has no place and no verdict on any board.
+    """
 
     records: Sequence[Record]
     rows: Sequence[ResultRow]
+    unestablished: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def current(self) -> list[ResultRow]:
@@ -67,7 +72,7 @@ class ResultTable:
         fresh = [row._replace(stale="") for row in self.rows]
         kept = with_staleness([row for row in fresh if row.lane != "train" or keep(row)])
         found = {row.at: row for row in kept}
-        return ResultTable(self.records, [found.get(row.at, row._replace(stale=OTHER_TASKS)) for row in fresh])
+        return replace(self, rows=[found.get(row.at, row._replace(stale=OTHER_TASKS)) for row in fresh])
 
     @cached_property
     def _matching(self) -> Mapping[Hashable, list[ResultRow]]:
