@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import attnbench
 from attnbench.variants import AttentionShape, Mask
-from attnbench.variants.ops.recurrences import delta_rule, gated_linear, scalar_decay
+from attnbench.variants.ops import recurrences
 
 FILE = Path(attnbench.__file__).parent / "tools" / "fla_package" / "attnbench_fla_package.py"
 spec = importlib.util.spec_from_file_location(FILE.stem, FILE)
@@ -62,9 +62,9 @@ def expected(variant: object, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scale, decay = q.shape[-1] ** -0.5, -F.softplus(variant.decay)
     by_head = decay[None, :, None].expand(q.shape[0], -1, k.shape[2], *decay.shape[1:])
     if variant.rate is None:
-        return scale * (gated_linear if decay.dim() == 2 else scalar_decay)(q, k, v, by_head)
-    rate = variant.rate.sigmoid()[None, :, None].expand(q.shape[0], -1, k.shape[2])
-    return scale * delta_rule(F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, rate, by_head)
+        return scale * recurrences.recurrence(q, k, v, by_head)[0]
+    k, rate = F.normalize(k, dim=-1), variant.rate.sigmoid()[:, None, None]
+    return scale * recurrences.recurrence(F.normalize(q, dim=-1), k, rate * v, by_head, rate * k)[0]
 
 
 @pytest.mark.parametrize("name", ["ChunkGla", "ChunkSimpleGla", "ChunkGatedDelta", "ChunkKda"])

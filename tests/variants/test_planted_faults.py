@@ -18,7 +18,7 @@ from attnbench.variants.maps.softmax import Softmax
 from attnbench.variants.maps.softpick import softpick
 from attnbench.variants.ops.key_blocks import block_means
 from attnbench.variants.ops.nearest_first import highest
-from attnbench.variants.ops.recurrences import delta_rule
+from attnbench.variants.ops.recurrences import Terms
 from attnbench.variants.scores.forgetting import Forgetting
 from attnbench.variants.sparse.block_selection import BlockSelection
 from attnbench.variants.sparse.indexer import Indexer
@@ -42,13 +42,17 @@ class WindowThatGrows(Window):
         return self._attend(query, state.key, state.value, None), state
 
 
+class TermsThatDecay(Terms):
+    def without(self, absent: Tensor) -> Terms:
+        return super().without(absent)._replace(log_decay=self.log_decay)
+
+
 class DeltaWhosePaddingDecays(Delta):
     def __init__(self, shape: AttentionShape):
         super().__init__(shape, decay="channel")
 
-    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
-        rate = self._rate(hidden).masked_fill(~real[:, None], 0.0)
-        return delta_rule(self.read(query), self.read(key), value, rate, self._log_decay(hidden))
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor) -> Terms:
+        return TermsThatDecay(*super().terms(query, key, value, hidden))
 
 
 class FoxThatForgetsTheFuture(Forgetting):

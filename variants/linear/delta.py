@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape
-from ..ops.recurrences import RecurrentVariant, delta_rule, projected
+from ..ops.projection import projected
+from ..ops.recurrences import Terms
+from .recurrent import Impl, RecurrentVariant, by_head
 
 
 class Delta(RecurrentVariant):
@@ -40,8 +42,9 @@ class Delta(RecurrentVariant):
         *,
         decay: Literal["none", "scalar", "channel"] = "none",
         eigenvalues: Literal["positive", "signed"] = "positive",
+        impl: Impl = "auto",
     ):
-        super().__init__(shape)
+        super().__init__(shape, impl=impl)
         self.most = 2.0 if eigenvalues == "signed" else 1.0
         self.rate = nn.Linear(shape.hidden_width, shape.heads, bias=False)
         self.decay_down = nn.Linear(shape.hidden_width, shape.head_dim, bias=False) if decay == "channel" else None
@@ -57,27 +60,9 @@ class Delta(RecurrentVariant):
             with torch.no_grad():
                 self.decay.bias.copy_(start + (-torch.expm1(-start)).log())
 
-    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
-        absent = ~real[:, None, :]
-        rate, decay = self._rate(hidden).masked_fill(absent, 0.0), self._log_decay(hidden)
-        if decay is not None:
-            decay = decay.masked_fill(absent if decay.dim() == 3 else absent[..., None], 0.0)
-        return delta_rule(self.read(query), _unit(key), value, rate, decay)
-
-    def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
-        key, decay = _unit(key), self._log_decay(hidden)
-        if decay is not None:
-            # a factor of the state, or of each of its rows
-            factor = decay[..., None] if decay.dim() == 3 else decay.transpose(-2, -1)
-            state = factor.exp() * state
-        return state + key.transpose(-2, -1) @ (self._rate(hidden)[..., None] * (value - key @ state))
-
-    def read(self, query: Tensor) -> Tensor:
-        return _unit(query)
-
-    def _rate(self, hidden: Tensor) -> Tensor:
-        """b, (batch, heads, length)."""
-        return self.most * projected(self.rate, hidden).transpose(1, 2).sigmoid()
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor) -> Terms:
+        key, rate = _unit(key), self.most * projected(self.rate, hidden).transpose(1, 2).sigmoid()[..., None]
+        return Terms(_unit(query), key, rate * value, self._log_decay(hidden), rate * key)
 
     def _log_decay(self, hidden: Tensor) -> Tensor | None:
         """ln a, (batch, heads, length), with channels (batch, heads, length, head_dim); None where nothing decays."""
@@ -87,7 +72,7 @@ class Delta(RecurrentVariant):
         if self.decay_down is None:
             return -slope * F.softplus(projected(self.decay, hidden).transpose(1, 2))
         steps = F.softplus(projected(self.decay, projected(self.decay_down, hidden)))
-        return -slope[..., None] * torch.unflatten(steps, -1, (self.shape.heads, -1)).transpose(1, 2)
+        return -slope[..., None] * by_head(steps, self.shape.heads)
 
 
 def _unit(x: Tensor) -> Tensor:

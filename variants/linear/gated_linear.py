@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Range, Width
-from ..ops.recurrences import RecurrentVariant, gated_linear, projected
+from ..ops.projection import projected
+from ..ops.recurrences import Terms
+from .recurrent import Impl, RecurrentVariant, by_head
 
 
 class GatedLinear(RecurrentVariant):
@@ -37,31 +38,21 @@ class GatedLinear(RecurrentVariant):
         rank: Width = 16,
         temperature: Annotated[float, Range(1e-3, 1e6)] = 16.0,
         output_gate: bool = True,
+        impl: Impl = "auto",
     ):
-        super().__init__(shape)
+        super().__init__(shape, impl=impl)
         self.temperature = temperature
         self.decay_down = nn.Linear(shape.hidden_width, rank, bias=False)
         self.decay_up = nn.Linear(rank, shape.width)
         self.output_gate = nn.Linear(shape.hidden_width, shape.width) if output_gate else None
 
-    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
-        absent = ~real[:, None, :, None]
-        decay = self._log_decay(hidden).masked_fill(absent, 0.0)
-        return gated_linear(query, key.masked_fill(absent, 0.0), value.masked_fill(absent, 0.0), decay)
-
-    def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
-        return self._log_decay(hidden).exp().transpose(-2, -1) * state + key.transpose(-2, -1) @ value
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor) -> Terms:
+        logits = projected(self.decay_up, projected(self.decay_down, hidden))
+        decay = F.logsigmoid(by_head(logits, self.shape.heads)) / self.temperature
+        return Terms(query, key, value, decay)
 
     def finish(self, output: Tensor, hidden: Tensor) -> Tensor:
         output = super().finish(output, hidden)
         if self.output_gate is None:
             return output
-        return output * F.silu(self._heads(projected(self.output_gate, hidden)))
-
-    def _log_decay(self, hidden: Tensor) -> Tensor:
-        """(batch, heads, length, head_dim), below 0."""
-        logits = projected(self.decay_up, projected(self.decay_down, hidden))
-        return F.logsigmoid(self._heads(logits)) / self.temperature
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return torch.unflatten(x, -1, (self.shape.heads, -1)).transpose(1, 2)
+        return output * F.silu(by_head(projected(self.output_gate, hidden), self.shape.heads))

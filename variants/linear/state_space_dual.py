@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape
-from ..ops.recurrences import RecurrentVariant, projected, scalar_decay
+from ..ops.projection import projected
+from ..ops.recurrences import Terms
+from .recurrent import Impl, RecurrentVariant
 
 
 class StateSpaceDual(RecurrentVariant):
@@ -29,8 +31,8 @@ class StateSpaceDual(RecurrentVariant):
         "Space Duality (arXiv 2405.21060), sections 6 and 7"
     )
 
-    def __init__(self, shape: AttentionShape):
-        super().__init__(shape)
+    def __init__(self, shape: AttentionShape, *, impl: Impl = "auto"):
+        super().__init__(shape, impl=impl)
         self.norm = nn.Parameter(torch.ones(shape.heads, 1, shape.head_dim))
         self.step_size = nn.Linear(shape.hidden_width, shape.heads)
         self.log_slope = nn.Parameter(torch.empty(shape.heads).uniform_(1.0, 16.0).log())
@@ -39,23 +41,11 @@ class StateSpaceDual(RecurrentVariant):
             # the bias whose softplus is drawn log-uniformly
             self.step_size.bias.copy_(start + (-torch.expm1(-start)).log())
 
-    def recur(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
-        # a step of zero neither writes nor decays
-        steps = self._steps(hidden).masked_fill(~real[:, None, :], 0.0)
-        return scalar_decay(query, key, steps[..., None] * value, self._log_decay(steps))
-
-    def advance(self, key: Tensor, value: Tensor, state: Tensor, hidden: Tensor) -> Tensor:
-        steps = self._steps(hidden)
-        return self._log_decay(steps).exp()[..., None] * state + key.transpose(-2, -1) @ (steps[..., None] * value)
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor) -> Terms:
+        steps = F.softplus(projected(self.step_size, hidden).transpose(1, 2))
+        slope = self.log_slope.to(steps.dtype).exp()[:, None]
+        return Terms(query, key, steps[..., None] * value, -slope * steps)
 
     def finish(self, output: Tensor, hidden: Tensor) -> Tensor:
         size = output.square().mean((1, 3), keepdim=True)
         return output * torch.rsqrt(size + 1e-5) * self.norm.to(output.dtype)
-
-    def _steps(self, hidden: Tensor) -> Tensor:
-        """t, (batch, heads, length), above 0."""
-        return F.softplus(projected(self.step_size, hidden).transpose(1, 2))
-
-    def _log_decay(self, steps: Tensor) -> Tensor:
-        """-A t, of t (batch, heads, length)."""
-        return -self.log_slope.to(steps.dtype).exp()[:, None] * steps

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract import AttentionShape, Mask, ScoredVariant, SelectionError, accumulator
-from ..ops.recurrences import projected
+from ..ops.projection import projected
 from .differential import DROPPING, Impl, maps_refusal, softmax_maps
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, KeyValueCache, Mask, ScoredVariant, SelectionError, Unsupported, accumulator
-from ..ops.recurrences import projected
+from ..ops.projection import projected
 
 
 @dataclass(slots=True)

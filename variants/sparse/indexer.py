@@ -23,7 +23,7 @@ from ..contract import (
 )
 from ..ops.nearest_first import highest
 from ..ops.patterns import pairs, whole
-from ..ops.recurrences import projected
+from ..ops.projection import projected
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from ..mask import picked_range
 from ..ops.key_blocks import block_means
 from ..ops.nearest_first import highest
 from ..ops.patterns import absent, pairs, whole
-from ..ops.recurrences import projected
+from ..ops.projection import projected
 
 
 class NativeSparse(ScoredVariant):

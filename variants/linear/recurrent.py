@@ -1,0 +1,93 @@
+"""Recurrent variants: those that read a matrix as state, written step by step, by the one equation of a family."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, accumulator, repeat_heads
+from ..ops.recurrences import CHUNK, Terms, recurrence, recurrence_by_token
+
+Impl = Literal["auto", "eager"]
+
+
+class RecurrentVariant(Variant):
+    """A variant that reads a state (heads, head_dim, head_dim); a subclass says by `terms` how it is written.
+
+        S_t = D_t S_(t-1) + k_t^T (v_t - e_t D_t S_(t-1));  o_t = q_t S_t
+
+    Whole sequences, decoding and padding follow from the terms (`ops/recurrences.py`, which lists members). Causal
+    only: a recurrence over the past has no form that sees both sides. There is no weight matrix, hence no dropout on
+    it. Padded tokens neither write nor decay. Each head's output is divided by its root mean square, with a scale for
+    each dimension that the heads share, as in the released codes.
+
+    `impl`: auto and eager run PyTorch's operators. A constructor ends with it and hands it on: `super().__init__(shape,
+    impl=impl)`. A subclass with states of another size overrides `state_bytes` and `density`.
+    """
+
+    uses_dropout = False
+    crosses: ClassVar = False
+    takes_hidden = True
+    time: ClassVar = "O(N d^2)"
+    memory: ClassVar = "O(N d + N d^2 / 32)"
+
+    def __init__(self, shape: AttentionShape, *, impl: Impl = "auto"):
+        super().__init__(shape)
+        self.impl = impl
+        self.norm = nn.Parameter(torch.ones(shape.head_dim))
+
+    def terms(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor) -> Terms:
+        """The recurrence of these tokens, one or many, each by itself.
+
+        query, key, value: (batch, heads, length, head_dim) and hidden (batch, length, hidden_width), float32 or more.
+        """
+        raise TypeError(f"{type(self).__name__} defines no terms(query, key, value, hidden)")
+
+    def finish(self, output: Tensor, hidden: Tensor) -> Tensor:
+        """The output of each head, normalised; hidden: (batch, length, hidden_width)."""
+        return F.rms_norm(output, output.shape[-1:], self.norm.to(output.dtype), eps=1e-5)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor) -> Tensor:  # type: ignore[override]
+        queries, keys = query.shape[2], key.shape[2]
+        if not mask.causal or queries != keys:
+            name = type(self).__name__
+            raise Unsupported(f"{name}: expected a causal mask over one sequence, got {queries} queries, {keys} keys")
+        dtype = accumulator(query.dtype)
+        terms = self.terms(query.to(dtype), key.to(dtype), value.to(dtype), hidden.to(dtype))
+        terms = terms if mask.valid is None else terms.without(~mask.valid)
+        return self.finish(recurrence(*terms)[0], hidden.to(dtype)).to(value.dtype)
+
+    def supports(self, shape: AttentionShape) -> str | None:
+        refused = super().supports(shape)
+        if refused is None and not shape.causal:
+            return "it is a recurrence over the past, so it needs the causal form"
+        return refused
+
+    def density(self, shape: AttentionShape) -> float:
+        # scores inside chunks, and what is read from and written to states, (head_dim) each, as if all were scores
+        length = shape.max_length
+        computed = length * min(CHUNK, length) + 2 * length * shape.head_dim
+        return min(1.0, 2 * computed / (length * (length + 1)))
+
+    def state_bytes(self, shape: AttentionShape) -> int:
+        itemsize = accumulator(getattr(torch, shape.dtype)).itemsize
+        return shape.heads * shape.head_dim**2 * itemsize
+
+    def step(
+        self, query: Tensor, key: Tensor, value: Tensor, state: Tensor | None = None, hidden: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if hidden is None:
+            raise SelectionError(f"{type(self).__name__} takes the hidden state: expected hidden, got None")
+        key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
+        dtype = accumulator(query.dtype)
+        q, k, v, x = (each.to(dtype) for each in (query, key, value, hidden))
+        output, state = recurrence_by_token(*self.terms(q, k, v, x), state)
+        return self.finish(output, x).to(value.dtype), state
+
+
+def by_head(x: Tensor, heads: int) -> Tensor:
+    """(batch, length, heads * d) -> (batch, heads, length, d)."""
+    return torch.unflatten(x, -1, (heads, -1)).transpose(1, 2)
