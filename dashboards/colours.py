@@ -26,7 +26,7 @@ IN_ORDER = (
     "general", "dot", "location", "softmax1", "softpick", "relu-squared", "differential", "differential-v2",
     "selective", "asentmax", "stick-breaking", "additive-lm", "longformer", "bigbird", "sparse", "sinkhorn",
     "reformer", "moba", "nsa", "topk", "linformer", "nystrom", "performer", "skyformer", "synthesizer", "cosformer",
-    "gated-linear", "no-attention", "ssd", "sigmoid", "relative", "fastformer",
+    "gated-linear", "no-attention", "ssd", "sigmoid", "relative", "fastformer", "path",
 )  # fmt: skip
 """Each name has the next colour and the next shape. A name that is not here takes those that its hash gives."""
 
