@@ -37,9 +37,10 @@ class RunOptions(TypedDict, total=False):
     """The keywords of `run` and `plan`, which become `Options` (`bench/plan/options.py`, which explains the others).
 
     suite: a built-in suite or a FILE.toml, which the other options change. lanes: only these of
-    `baseline,tune,train,time`. match_parameters: give every model the size of softmax's, by its feed-forward.
-    memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants run in so much. jobs: how
-    many run at once; None leaves it to the executor. executor_options: of the executor, such as
+    `baseline,tune,train,time`. even_if_wrong: measure what the correctness checks find wrong too; its Records stay
+    `incorrect`, and no board shows their numbers. match_parameters: give every model the size of softmax's, by its
+    feed-forward. memory_budget: bytes or `2GiB`; also find the longest sequence that a sweep's variants run in so much.
+    jobs: how many run at once; None leaves it to the executor. executor_options: of the executor, such as
     `{"partition": "gpu", "time": "2h"}`.
     """
 
@@ -55,6 +56,7 @@ class RunOptions(TypedDict, total=False):
     data_dir: str | Path | None
     offline: bool
     retry: bool
+    even_if_wrong: bool
     timeout: float | None
     threads: int
     jobs: int | None

@@ -89,7 +89,8 @@ class Job:
     The rest is filled in where a job is submitted. `rates`: by cell key, the learning rate that was chosen for a Cell
     whose preset has a grid. `threads`: processor threads to pin, 0 = as the machine has cores. `timeout`: seconds that
     one Cell may take before another has its turn. `gpu`: the one GPU that the child sees, as CUDA_VISIBLE_DEVICES names
-    it; empty leaves that to the engine. `executor`, `node`: what the Records carry.
+    it; empty leaves that to the engine. `even_if_wrong`: measure what the gate finds wrong too. `executor`, `node`:
+    what the Records carry.
     """
 
     id: str
@@ -104,6 +105,7 @@ class Job:
     threads: int = 0
     timeout: float | None = None
     gpu: Name = ""
+    even_if_wrong: bool = False
     executor: Name = "local"
     node: Name = ""
 

@@ -31,9 +31,9 @@ class Options:
     A command line, Python and the file of a suite fill it; `options_of` joins them. `suite`: its name, empty without
     one. `preset`: such as `quick[steps=100]`. `seeds`: how many. `selection`: split that chooses the checkpoint.
     `lanes`: only these kinds of job. `device`: `cpu`, `cuda` or `cuda:1`. `results`: folder of the Records. `data_dir`:
-    folder of original data. `offline`: never download. `retry`: run failed cells again. `timeout`: seconds that a cell
-    may take. `threads`: of the processor for each job, 0 for its share of the cores. `executor`: where jobs run, how
-    many at once, and its own options.
+    folder of original data. `offline`: never download. `retry`: run failed cells again. `even_if_wrong`: measure what
+    the gate finds wrong too. `timeout`: seconds that a cell may take. `threads`: of the processor for each job, 0 for
+    its share of the cores. `executor`: where jobs run, how many at once, and its own options.
     """
 
     variants: tuple[Spec, ...]
@@ -49,6 +49,7 @@ class Options:
     data_dir: Path | None = None
     offline: bool = False
     retry: bool = False
+    even_if_wrong: bool = False
     timeout: float | None = None
     threads: int = 0
     executor: ExecutorSettings = field(default_factory=ExecutorSettings)

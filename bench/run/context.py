@@ -12,17 +12,18 @@ import numpy as np
 import torch
 
 from ...tasks.contract import DataPlace, Dataset, Recipe, Task
-from ...variants.contract import Variant
+from ...variants.contract import AttentionShape, Variant
 from ..core.cell import Cell, Job
 from ..core.errors import AttnbenchError, Unsupported, crash_text
 from ..core.metrics import Metric
 from ..core.record import Machine, Measurement, Outcome, Provenance, Record, Started
 from ..core.registry import TASKS, VARIANTS
+from ..core.spec import Spec
 from ..core.targets import LARGEST_SOURCE
-from ..gate.build import Builder, Incorrect, build_checked, build_checked_cached
+from ..gate.build import Builder, Incorrect, build_checked, build_checked_cached, built
 from ..gate.twins import left_out
 from ..measure.machine import describe, device_name
-from ..models.blocks import parameters_with_projections
+from ..models.blocks import BuildVariant, parameters_with_projections
 from ..store.store import Store
 from ..train.objectives.objective import Evaluation
 from .events import Alive, Event, OnEvent, TrainingProgress
@@ -33,7 +34,7 @@ QUIET_SECONDS = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class WorkerContext:
-    """A job where it runs. `send` passes events to the parent process."""
+    """A job where it runs. `send` passes events to the parent process. `wrong`: why the gate fails what is measured."""
 
     job: Job
     place: DataPlace
@@ -42,17 +43,33 @@ class WorkerContext:
     device: torch.device = field(init=False)
     machine: Machine = field(init=False)
     device_name: str = field(init=False)
+    wrong: dict[Spec, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.device = torch.device(self.job.device)
         self.machine = describe(self.device)
         self.device_name = device_name(self.device)
 
-    def builder(self, batch: int) -> Builder:
-        """Builds variants that pass the gate: on a GPU other processes make its verdicts first, and keep them."""
-        if self.device.type == "cuda":
-            return build_checked_cached(self.place.cache, self.verdicts_of, batch)
-        return partial(build_checked, batch=batch)
+    def builder(self, batch: int, *, cached: bool = False) -> Builder:
+        """Builds variants that pass the gate, and others where the job says so.
+
+        `cached`: verdicts are kept, as on a GPU, where other processes make them first.
+        """
+        kept = cached or self.device.type == "cuda"
+        checked: Builder = partial(build_checked, batch=batch)
+        if kept:
+            checked = build_checked_cached(self.place.cache, self.verdicts_of, batch)
+        return partial(self._build_anyway, checked) if self.job.even_if_wrong else checked
+
+    def _build_anyway(self, checked: Builder, spec: Spec) -> BuildVariant:
+        def build(shape: AttentionShape) -> Variant:
+            try:
+                return checked(spec)(shape)
+            except Incorrect as failure:
+                self.wrong.setdefault(spec, str(failure))
+                return built(spec, shape)
+
+        return build
 
     @property
     def verdicts_of(self) -> str:
@@ -108,6 +125,9 @@ class RecordBuilder:
         self.artifacts["predictions"] = self.context.store.put_artifact(file.getvalue(), ".npz")
 
     def record(self, outcome: Outcome, reason: str = "") -> Record:
+        if outcome is Outcome.OK and (failure := self.context.wrong.get(self.cell.variant)):
+            # with its numbers, which no board takes from such a Record
+            outcome, reason = Outcome.INCORRECT, failure
         setting = asdict(self.recipe) if self.recipe else {}
         if self.context.device.type == "cuda":
             # these decide over digits and speed of float32 products on a GPU: TF32 or not

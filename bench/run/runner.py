@@ -328,6 +328,7 @@ class _Queue:
                 offline=runner.options.offline,
                 threads=threads,
                 timeout=runner.options.timeout,
+                even_if_wrong=runner.options.even_if_wrong,
                 executor=resources.site.executor,
             )
             resources.executor.submit(job, needs)

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from ..core.cell import VERSION_ZERO
 from ..core.metrics import Metric
-from ..core.record import Machine, Measurement, Record
+from ..core.record import Machine, Measurement, Outcome, Record
 from ..core.spec import Spec
 from .rows import OTHER_TASKS, HeadMeasurement, ResultRow, grouped, installed_metric, with_staleness
 
@@ -136,7 +136,7 @@ def table_of(records: Iterable[Record]) -> ResultTable:
     Accuracy may come from any machine; speeds are kept apart by machine, and so is their staleness.
     """
     with _garbage_collection_paused():
-        ordered = tuple(records)
+        ordered = tuple(map(_as_counted, records))
         # a Record that failed before its data was there goes with the data that its board key had last
         known = {_without_data(r): r.data.fidelity for r in ordered if r.data and r.data.fidelity}
         metrics = _disputed_metrics(ordered)
@@ -144,6 +144,12 @@ def table_of(records: Iterable[Record]) -> ResultTable:
         rows = [row._replace(metric=metrics.get(record.cell.task, row.metric) if row.metric else None)
                 for row, record in zip(rows, ordered, strict=True)]  # fmt: skip
         return ResultTable(ordered, with_staleness(rows))
+
+
+def _as_counted(record: Record) -> Record:
+    """A Record without the numbers of a wrong variant, which were asked for in spite of the gate."""
+    wrong = record.outcome is Outcome.INCORRECT and record.measurements
+    return replace(record, measurements=(), artifacts={}) if wrong else record
 
 
 def _disputed_metrics(records: Iterable[Record]) -> dict[Spec, Metric]:

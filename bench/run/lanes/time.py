@@ -16,7 +16,7 @@ from ...core.cell import REFERENCE, Cell
 from ...core.record import Outcome, Record
 from ...core.registry import VARIANTS
 from ...core.spec import Spec
-from ...gate.build import Incorrect, build_checked_cached
+from ...gate.build import Incorrect
 from ...measure.calibration import calibration
 from ...measure.flops import FlopCounter
 from ...measure.machine import available_bytes
@@ -74,7 +74,7 @@ def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
 
 def _workloads(task: Task, recipe: Recipe, dataset: Dataset, context: WorkerContext) -> Workloads:
     if isinstance(task, TimedTask) and isinstance(recipe, Point):
-        build = build_checked_cached(context.place.cache, context.verdicts_of, recipe.batch)
+        build = context.builder(recipe.batch, cached=True)
         return SweepWorkloads.of(task, recipe, dataset, context.device, build)
     build = context.builder(recipe.batch)
     return TrainStepWorkloads.of(objective_for(task.problem(), recipe), dataset, context.device, build)

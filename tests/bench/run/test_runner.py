@@ -185,3 +185,34 @@ def test_a_change_that_was_taken_back_is_measured_once_more(
     monkeypatch.setattr(module_of_runner, "digest_of_cell", real)
     assert jobs_of("rela", "train") == [["rela"]]
     assert jobs_of("rela", "train") == []
+
+
+LEAKS = """
+from torch import Tensor
+from attnbench.variants.contract import score_map
+
+
+@score_map(equation="all of it", paper="not published")
+def leaks(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    \"\"\"Softmax that forgets the mask.\"\"\"
+    return scores.softmax(-1)
+"""
+
+
+def test_a_wrong_variant_is_measured_where_asked_and_on_no_board(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(LEAKS)
+    name, results = f"{tmp_path / 'mine.py'}:leaks", tmp_path / "results"
+    tasks, more = ["recall", "sweep[causal=true,length=64]"], {"preset": "smoke", "seeds": 1, "results": results}
+    plain = attnbench.run(name, tasks, lanes=("train", "time"), **more)
+    refused = [record for record in plain if str(record.cell.variant) == name]
+    assert {record.outcome for record in refused} == {Outcome.INCORRECT}
+    assert not any(record.measurements for record in refused)
+    found = attnbench.run(name, tasks, lanes=("train", "time"), retry=True, even_if_wrong=True, **more)
+    trained, timed = (record for record in found if str(record.cell.variant) == name)
+    assert trained.outcome == timed.outcome == Outcome.INCORRECT and "causal" in trained.reason
+    assert trained.first("accuracy", split="test") is not None and timed.first("step_seconds") is not None
+    for board in attnbench.boards(found):
+        (row,) = (each for each in (*board.ranked, *board.unranked) if each.name == name)
+        assert "incorrect" in f"{row.reason} {[entry.text for entry in row.entries]}"
+        # no seed, and the cap of a time
+        assert all(entry.value in (None, 0, 64.0) for entry in row.entries), row
