@@ -167,7 +167,9 @@ Seconds = Annotated[
         help="Time limit of one cell, in seconds (default: by task and preset).",
     ),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1 (default: the GPU, if any).")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda or cuda:1 (default: the GPU, if any); for `plan` also h100.")
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Figures = Annotated[Picture | None, typer.Option("--figures", help="Also write each figure as a file.")]

@@ -162,6 +162,7 @@ def plan(
     from ..api import run as api
     from ..core.registry import TASKS
     from ..process.ask import ask
+    from ..run.estimate import PROCESSOR
     from ..run.questions import FindSources, tried
     from .live import YEAR, Live, duration
 
@@ -193,7 +194,7 @@ def plan(
         say(f"data of {task}: not prepared{said}")
     guessed = {name: None for step in made.left for name in step.estimates}
     known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""
-    on_one = {name: made.seconds_on(name) for name in guessed} if len(guessed) > 1 else {}
+    on_one = {name: made.seconds_on(name) for name in guessed if name != PROCESSOR}
     if on_one:
         known = "about " + ", ".join(f"{duration(seconds)} on one {name}" for name, seconds in on_one.items())
     unknown = f"{made.unknown} cells of unknown cost, until one like them has run here" if made.unknown else ""

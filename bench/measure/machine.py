@@ -15,6 +15,7 @@ from ... import __version__
 from ..core.errors import DeviceError, SelectionError
 from ..core.harness import NAME, harness_name
 from ..core.record import Machine
+from .devices import devices
 
 
 def choose_device(wanted: str | None) -> torch.device:
@@ -25,6 +26,8 @@ def choose_device(wanted: str | None) -> torch.device:
     if wanted in (None, "auto"):
         # counting asks the driver and makes no context, which would take memory of a GPU that a child is to have alone
         return torch.device("cuda" if torch.cuda.device_count() else "cpu")
+    if wanted in devices():
+        raise SelectionError(f"{wanted!r} names a card for `plan` and `choose`; run on one of them with --device cuda")
     try:
         device = torch.device(str(wanted))
     except RuntimeError:

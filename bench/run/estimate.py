@@ -20,6 +20,7 @@ from ..core.errors import AttnbenchError, PluginError
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..gate.case import SEQUENCE_SECONDS
+from ..measure.devices import devices
 from ..measure.flops import BACKWARD, VISIBLE, FlopCounter, dense_flops
 from ..models.blocks import attention_shape
 from ..plan.facts import recipe_facts
@@ -141,25 +142,35 @@ Fitted to the committed Records of 42 timings, of which 39 lie within a factor o
 UNSAID_EXAMPLES = 2000
 """Examples of a split of which a recipe takes all."""
 
-CORE = Rates(name="processor", float32=5.5e10, bfloat16=5.5e10, bytes=2.5e10, call_seconds=2.7e-6)
+PROCESSOR = "processor"
+"""The name of this machine where nothing but its processor is estimated for."""
+
+CORE = Rates(name=PROCESSOR, float32=5.5e10, bfloat16=5.5e10, bytes=2.5e10, call_seconds=2.7e-6)
 """The rates of one core, fitted with SHELL_BYTES to Records of two processors, with AVX-512 and without."""
 
 SHARED = 0.8
 """n cores have n to this power times the rates of one."""
 
-# FLOPs and bytes of the data sheets (dense, without sparsity), of which a training reaches about 0.4 and 0.7. Nothing
-# here has been held against a GPU.
-GPUS = (
-    Rates(name="NVIDIA H100", float32=0.4 * 67e12, bfloat16=0.4 * 989e12, bytes=0.7 * 3.35e12, call_seconds=6e-6),
-    Rates(name="NVIDIA A100", float32=0.4 * 19.5e12, bfloat16=0.4 * 312e12, bytes=0.7 * 2.0e12, call_seconds=6e-6),
-    Rates(name="NVIDIA RTX 4090", float32=0.4 * 82e12, bfloat16=0.4 * 165e12, bytes=0.7 * 1.0e12, call_seconds=6e-6),
-)
+FLOPS_SHARE, BYTES_SHARE, LAUNCH_SECONDS = 0.4, 0.7, 6e-6
+"""The shares of a card's peaks that a training reaches, and the time of a call. Not held against a GPU."""
+
+USUAL_CARDS = ("h100", "a100", "rtx-4090")
+"""The cards that a plan estimates for where it is asked for a GPU, and not for one of them."""
 
 
-def machines(kind: str, threads: int) -> tuple[Rates, ...]:
-    """The machines that a plan estimates for, by the kind of its device."""
+def rates_of(card: str) -> Rates:
+    """The rates of a card of `measure/devices.toml`."""
+    device = devices()[card]
+    return Rates(
+        name=device.card, float32=FLOPS_SHARE * device.float32, bfloat16=FLOPS_SHARE * device.bfloat16,
+        bytes=BYTES_SHARE * device.bytes_per_second, call_seconds=LAUNCH_SECONDS,
+    )  # fmt: skip
+
+
+def machines(kind: str, threads: int, card: str = "") -> tuple[Rates, ...]:
+    """The machines that a plan estimates for, by the kind of its device; `card`: the one that was asked for."""
     if kind == "cuda":
-        return GPUS
+        return tuple(map(rates_of, [card] if card else USUAL_CARDS))
     many = max(threads, 1) ** SHARED
     return (replace(CORE, float32=CORE.float32 * many, bfloat16=CORE.bfloat16 * many, bytes=CORE.bytes * many),)
 
@@ -194,9 +205,13 @@ class DescribeModel(Request[ModelFacts]):
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """Seconds of a cell by machine, for resources that need not be here; `planner.plan` asks it."""
+    """Seconds of a cell by machine, for resources that need not be here; `planner.plan` asks it.
+
+    `card`: the one of `measure/devices.toml` that was asked for; empty for the usual ones.
+    """
 
     resources: Resources
+    card: str = ""
 
     def __call__(self, cell: Cell, variants: Sequence[Spec]) -> Mapping[str, float]:
         """Empty where the work of the cell cannot be counted; `variants`: those that share a timing."""
@@ -221,9 +236,9 @@ class Estimator:
         if cell.variant not in counted:
             return {}
         if cell.lane == "time":
-            known = machines(self.resources.device.type, self.resources.time_threads)
+            known = machines(self.resources.device.type, self.resources.time_threads, self.card)
             return {each.name: block_seconds(setting, model, counted, each) / len(counted) for each in known}
-        known = machines(self.resources.device.type, self.resources.train_threads)
+        known = machines(self.resources.device.type, self.resources.train_threads, self.card)
         return {each.name: training_seconds(setting, model, counted[cell.variant][0], each) for each in known}
 
 

@@ -14,6 +14,7 @@ from ..core.errors import AttnbenchError, DataError, PluginError, SelectionError
 from ..core.record import Outcome, Provenance, Record, Started
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
+from ..measure.devices import devices
 from ..plan.executor_settings import GROUP, LocalOptions
 from ..plan.facts import RecipeFacts, TaskFacts, recipe_facts, resolve, task_facts
 from ..plan.fingerprint import digest_of_cell
@@ -194,6 +195,7 @@ class Runner:
     def _planned(self, ended: Collection[str] = ()) -> Plan:
         """The plan as the store is now, without the jobs that have `ended`."""
         options, resources = self.options, self.resources
+        card = options.device if options.device in devices() else ""
         # training needs the lane that chooses its learning rates
         lanes: set[Lane] = {*options.lanes, "tune"} if "train" in options.lanes else {*options.lanes}
         planner = Planner(
@@ -207,7 +209,7 @@ class Runner:
             site=resources.site,
             retry=options.retry,
             ended=ended,
-            estimate=Estimator(resources) if self.only_plans else None,
+            estimate=Estimator(resources, card) if self.only_plans else None,
         )
         made = planner.plan()
         broken = [f"{error}; its cells get the outcome {error.outcome}" for error in self.broken.values()]

@@ -21,6 +21,7 @@ from ...core.cell import Job
 from ...core.errors import SelectionError
 from ...core.hashing import content_hash
 from ...core.record import Machine, Outcome, Site
+from ...measure.devices import devices
 from ...measure.machine import choose_device, describe
 from ...plan.executor_settings import ExecutorSettings
 from ..events import CellFinished, Event, OnEvent
@@ -203,9 +204,9 @@ def _gpus(chosen: torch.device, threads: int, on_warning: Callable[[str], None])
 
 
 def is_elsewhere(settings: ExecutorSettings, device: str | None) -> bool:
-    """True if jobs on this machine ask for a GPU that it lacks."""
-    wanted = re.fullmatch(r"cuda(:\d+)?", device or "") is not None
-    return settings.name == "local" and wanted and not torch.cuda.device_count()
+    """True if jobs on this machine ask for a GPU that it lacks, or for a card by its name."""
+    wanted = re.fullmatch(r"cuda(:\d+)?", device or "") is not None and not torch.cuda.device_count()
+    return settings.name == "local" and (wanted or device in devices())
 
 
 def planned_resources(settings: ExecutorSettings, threads: int) -> Resources:

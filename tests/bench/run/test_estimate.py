@@ -25,7 +25,16 @@ from attnbench.bench.plan.facts import recipe_facts
 from attnbench.bench.plan.options import load_suite
 from attnbench.bench.process.ask import asking
 from attnbench.bench.run import estimate
-from attnbench.bench.run.estimate import COUNTED_LENGTHS, GPUS, CountWork, Estimator, Rates, at_length, machines
+from attnbench.bench.run.estimate import (
+    COUNTED_LENGTHS,
+    USUAL_CARDS,
+    CountWork,
+    Estimator,
+    Rates,
+    at_length,
+    machines,
+    rates_of,
+)
 from attnbench.bench.run.executors.local import LocalExecutor, planned_resources
 from attnbench.tasks.data import prepared
 from attnbench.variants.contract import AttentionShape
@@ -157,9 +166,20 @@ def test_a_plan_for_a_gpu_answers_without_one(tmp_path: Path, monkeypatch: pytes
     said = CliRunner().invoke(app, [*words, "--results", str(tmp_path)])
     assert said.exit_code == 0, said.exception
     words = " ".join(said.output.split())
-    assert all(f"on one {each.name}" in words for each in GPUS) and "not tested on any GPU" in words
+    assert all(f"on one {rates_of(each).name}" in words for each in USUAL_CARDS) and "not tested on any GPU" in words
     with pytest.raises(attnbench.AttnbenchError, match="sees 0 CUDA devices"):
         attnbench.run("rela", "recall", device="cuda", results=tmp_path)
+
+
+def test_a_plan_for_a_card_by_name_is_for_that_card_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # also where there is another one
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    words = ["plan", "--variants", "rela", "--task", "recall", "--device", "h200", "--results", str(tmp_path)]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0, said.exception
+    assert "on one NVIDIA H200\n" in said.output and "A100" not in said.output
+    with pytest.raises(SelectionError, match="'h200' names a card for `plan` and `choose`; run on one of them with"):
+        attnbench.run("rela", "recall", device="h200", results=tmp_path)
 
 
 def test_a_decoding_counts_the_tokens_before_its_samples(tmp_path: Path) -> None:
@@ -171,7 +191,7 @@ def test_a_decoding_counts_the_tokens_before_its_samples(tmp_path: Path) -> None
 
 def test_a_slower_machine_takes_longer() -> None:
     work = np.array([1e15, 1e12, 10])
-    times = [each.seconds(work, "bfloat16") for each in GPUS]
+    times = [each.seconds(work, "bfloat16") for each in machines("cuda", 1)]
     assert all(one < other for one, other in itertools.pairwise(times))
     assert machines("cpu", 8)[0].seconds(work) < machines("cpu", 1)[0].seconds(work)
 
