@@ -180,9 +180,15 @@ def plan(
         say(notice)
     print_rows([*(_listed(made) if every else _grouped(made))])
     without = []
+    # of a sweep each point is a task
+    ready: dict[str, dict[str, None]] = {}
     for task, data in made.data.items():
         if data:
-            say(f"data of {task}: {data.fidelity}: {data.source}")
+            ready.setdefault(f"{data.fidelity}: {data.source}", {})[task.name] = None
+    for source, names in ready.items():
+        say(f"data of {listed(list(names))}: {source}")
+    for task, data in made.data.items():
+        if data:
             continue
         said = ""
         # a plan stands without what a task would tell of its sources

@@ -182,6 +182,15 @@ def test_a_plan_for_a_card_by_name_is_for_that_card_alone(tmp_path: Path, monkey
         attnbench.run("rela", "recall", device="h200", results=tmp_path)
 
 
+def test_the_data_of_many_points_is_one_line(tmp_path: Path) -> None:
+    words = ["plan", "--variants", "linear", "--task", "sweep[length=256..4096],recall,sweep[mode=decode]"]
+    said = CliRunner().invoke(app, [*words, "--lanes", "time", "--results", str(tmp_path)]).output
+    assert [line for line in said.split("\n") if "data" in line] == [
+        "data of sweep: synthetic: drawn at random from a seed",
+        "data of recall: regenerated: drawn from a seed by attnbench's own generator, recall version 1",
+    ]
+
+
 def test_a_decoding_counts_the_tokens_before_its_samples(tmp_path: Path) -> None:
     task = "sweep[mode=decode,length=1024,32768]"
     made = {name: attnbench.plan(name, task, device="cpu", results=tmp_path) for name in ("softmax", "additive")}
