@@ -83,6 +83,10 @@ class MaxRetrieval(SyntheticTask):
             learning_rate=4e-3, learning_rates=(1e-3, 4e-3),
             evaluate_every=100, validation_examples=512, test_examples=2_000, evaluate_batch=256,
         ),
+        "control": TokenRecipe(
+            query_key_scale=0.1, shortest=4, length=16, longest=16, batch=64, steps=600, learning_rate=4e-3,
+            evaluate_every=100, validation_examples=256, test_examples=500, evaluate_batch=256, ranked=False,
+        ),
         "base": TokenRecipe(
             width=128, feed_forward=512, query_key_scale=0.1, shortest=4, length=16, longest=16_384, batch=256,
             steps=50_000, learning_rate=1e-3, warmup=1_000, evaluate_every=1_000, validation_examples=4_096,
@@ -137,6 +141,12 @@ class MaxPooled(Task):
             deviation=0.5, query_key_scale=0.1, length=64, batch=64, steps=1_500, learning_rate=4e-3, warmup=50,
             schedule="cosine", weight_decay=0.01, beta2=0.98, evaluate_every=100, train_examples=96_000,
             validation_examples=512, test_examples=2_000,
+        ),
+        "control": Recipe(
+            layers=1, width=64, heads=1, feed_forward=128, dropout=0.0, attention_dropout=0.0, positions="none",
+            deviation=0.5, query_key_scale=0.1, length=16, batch=64, steps=600, learning_rate=4e-3, warmup=50,
+            schedule="cosine", weight_decay=0.01, beta2=0.98, evaluate_every=100, train_examples=38_400,
+            validation_examples=256, test_examples=500, ranked=False,
         ),
         "base": Recipe(
             layers=1, width=128, heads=1, feed_forward=512, dropout=0.0, attention_dropout=0.0, positions="none",

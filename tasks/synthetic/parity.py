@@ -31,6 +31,10 @@ class Parity(SyntheticTask):
             width=32, feed_forward=64, shortest=3, length=32, longest=64, batch=8, steps=6, warmup=2, evaluate_every=3,
             validation_examples=16, test_examples=24, ranked=False, timing_seconds=4.0,
         ),
+        "control": TokenRecipe(
+            shortest=3, length=40, longest=64, batch=64, steps=1_500, learning_rate=4e-3, validation_examples=256,
+            test_examples=400, ranked=False,
+        ),
         "quick": TokenRecipe(
             shortest=3, length=40, longest=256, batch=64, steps=1_500, learning_rate=4e-3, evaluate_every=50,
             validation_examples=256, test_examples=800,

@@ -40,6 +40,11 @@ class Recall(SyntheticTask):
             learning_rate=4e-3, learning_rates=(1e-3, 4e-3), validation_examples=96, test_examples=448,
             evaluate_batch=32,
         ),
+        # short, and at the ordinary start, for the positive controls of variants
+        "control": TokenRecipe(
+            convolution=2, shortest=16, length=64, longest=64, batch=32, steps=800, learning_rate=4e-3,
+            validation_examples=96, test_examples=300, evaluate_batch=96, ranked=False,
+        ),
         "base": TokenRecipe(
             layers=2, width=128, feed_forward=512, convolution=3, query_key_scale=0.3, shortest=64, length=256,
             longest=8_192, batch=256, steps=25_000, learning_rate=1e-3, warmup=1_000, weight_decay=0.1,

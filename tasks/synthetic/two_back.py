@@ -29,6 +29,10 @@ class TwoBack(SyntheticTask):
             layers=2, heads=4, positions="alibi", convolution=2, shortest=32, length=64, longest=1_024, batch=32,
             steps=400, validation_examples=64, test_examples=192,
         ),
+        "control": TokenRecipe(
+            shortest=64, length=64, longest=64, batch=32, steps=600, learning_rate=4e-3, validation_examples=64,
+            test_examples=100, ranked=False,
+        ),
         "base": TokenRecipe(
             layers=4, width=256, heads=8, feed_forward=512, positions="rope", shortest=32, length=64, longest=4_096,
             batch=128, steps=7_800, learning_rate=4e-4, warmup=1_000, beta2=0.99, weight_decay=0.0,

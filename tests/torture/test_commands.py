@@ -101,6 +101,8 @@ show 'rela['
 show 'quick[steps=0]'
 probe rela --device nowhere
 probe rela --results /dev/null
+controls {NAME} --results {RESULTS}
+controls rela --jobs 0
 audit nowhere.py:Mine --call 'm(x)|1'
 audit {{named}}:Mine
 convert {{file}}

@@ -1,0 +1,192 @@
+"""Positive controls: results that are published or provable, which each variant must reproduce here.
+
+They are data beside the variants, in a file `controls.toml` of their folder, which no hash of a variant's source sees.
+The Records of controls lie in a folder of their own in the results folder, so that no board ranks them. Whether one
+passed is a pure function of these Records.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ..core.cell import Cell
+from ..core.errors import SelectionError
+from ..core.files import PACKAGE, read_regular
+from ..core.record import Outcome, Record
+from ..core.registry import VARIANTS
+from ..core.spec import Spec
+
+FILE = "controls.toml"
+FOLDER = "controls"
+"""The folder of the Records of controls, in a results folder."""
+
+LARGEST_FILE = 1_000_000
+
+State = Literal["passed", "failed", "never run"]
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One table of a file; its name is the variant."""
+
+    claim: str
+    source: str
+    task: str
+    published: str = "provable"
+    preset: str = "control"
+    train: str = ""
+    where: dict[str, float] = {}
+    at_least: float | None = None
+    at_most: float | None = None
+    equals: str = ""
+    within: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """One claim on `name`: that `variant`, trained on `task` by `preset`, reaches a test accuracy or equals another.
+
+    `where`: the setting of the test, such as (("pairs", 8),); all of it where empty. `at_least`, `at_most`: of the
+    accuracy there. `equals`: the variant whose validation loss it must have, up to `within` nats.
+    """
+
+    name: Spec
+    claim: str
+    source: str
+    published: str
+    variant: Spec
+    task: Spec
+    preset: Spec
+    where: tuple[tuple[str, float], ...]
+    at_least: float | None
+    at_most: float | None
+    equals: Spec | None
+    within: float
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The trainings that decide it: of the variant, and of what it must equal."""
+        found = [self.variant, *([self.equals] if self.equals else [])]
+        return tuple(Cell(variant=each, task=self.task, preset=self.preset) for each in found)
+
+    @property
+    def asks(self) -> str:
+        """The test in words."""
+        if self.equals is not None:
+            return f"the loss of {self.equals} within {self.within:g} nats"
+        limit = f"at least {self.at_least:.1%}" if self.at_least is not None else f"at most {self.at_most:.1%}"
+        places = ", ".join(f"{name} {value:g}" for name, value in self.where)
+        return f"{limit} right" + (f" at {places}" if places else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlResult:
+    """What the Records say of a control. `ours`: the accuracy, or the difference of losses; `reason`: of a failure."""
+
+    control: Control
+    state: State
+    ours: float | None = None
+    reason: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Our result as text.
+
+        >>> from types import SimpleNamespace as Named
+        >>> [ControlResult(control=Named(equals=e), state="passed", ours=0.25).shown for e in (None, "softmax")]
+        ['25.0 %', '0.25 nats apart']
+        """
+        if self.ours is None:
+            return self.reason
+        return f"{self.ours:.2g} nats apart" if self.control.equals else f"{100 * self.ours:.1f} %"
+
+
+@cache
+def controls_in(folder: Path) -> tuple[Control, ...]:
+    """The controls of a folder of variants; none where it has no file. Raises SelectionError for a file that is wrong.
+
+    >>> [str(each.variant) for each in controls_in(PACKAGE / "variants" / "maps") if str(each.name) == "topk"]
+    ['topk[k=64]']
+    """
+    path = folder / FILE
+    try:
+        found = msgspec.convert(tomllib.loads(read_regular(path, LARGEST_FILE).decode()), dict[str, _Entry])
+        return tuple(_control(name, entry) for name, entry in found.items())
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, msgspec.ValidationError, SelectionError) as error:
+        raise SelectionError(f"{path}: {error}; compare it with the file of {PACKAGE / 'variants' / 'maps'}") from None
+
+
+def _control(name: str, entry: _Entry) -> Control:
+    if sum(limit is not None for limit in (entry.at_least, entry.at_most, entry.equals or None)) != 1:
+        raise SelectionError(f"[{name}]: expected one of at_least, at_most and equals")
+    return Control(
+        name=Spec.parse(name),
+        claim=entry.claim,
+        source=entry.source,
+        published=entry.published,
+        variant=Spec.parse(entry.train or name),
+        task=Spec.parse(entry.task),
+        preset=Spec.parse(entry.preset),
+        where=tuple(sorted(entry.where.items())),
+        at_least=entry.at_least,
+        at_most=entry.at_most,
+        equals=Spec.parse(entry.equals) if entry.equals else None,
+        within=entry.within,
+    )
+
+
+def controls_of(variant: Spec) -> tuple[Control, ...]:
+    """The controls of a variant: those of each mechanism in it whose parameters it has, the most particular alone.
+
+    Wrappers have none, so `gate+softmax` is as established as softmax, and `delta//softmax` where both are. Raises
+    SelectionError for an unknown name, and a file that is wrong.
+
+    >>> [str(each.name) for each in controls_of(Spec.parse("delta[decay=channel]//softmax"))]
+    ['delta[decay=channel]', 'softmax']
+    """
+    found = []
+    for part in variant.variants:
+        source = VARIANTS.source(part.name)
+        mine = [each for each in controls_in(source.parent) if _covers(each.name, part)] if source else []
+        if mine:
+            found.append(max(mine, key=lambda each: len(each.name.parameters)))
+    return tuple(dict.fromkeys(found))
+
+
+def _covers(name: Spec, variant: Spec) -> bool:
+    return name.name == variant.name and set(name.parameters) <= set(variant.parameters)
+
+
+def all_controls() -> tuple[Control, ...]:
+    """The controls of all registered variants, by family."""
+    sources = [VARIANTS.source(entry.name) for entry in VARIANTS.entries()]
+    folders = sorted({source.parent for source in sources if source is not None})
+    return tuple(control for folder in folders for control in controls_in(folder))
+
+
+def judged(control: Control, records: Iterable[Record]) -> ControlResult:
+    """The state of a control by the last Records of its trainings, in the order of arrival."""
+    keys = [cell.key for cell in control.cells]
+    last = {record.key: record for record in records if record.key in keys}
+    if len(last) < len(keys):
+        return ControlResult(control=control, state="never run")
+    for record in last.values():
+        if record.outcome is not Outcome.OK:
+            return ControlResult(control=control, state="failed", reason=f"{record.outcome}: {record.reason}")
+    if control.equals is not None:
+        losses = [record.first("loss", split="validation") for record in last.values()]
+        mine, other = (float("nan") if each is None else each.value for each in losses)
+        ours, passed = abs(mine - other), abs(mine - other) <= control.within
+    else:
+        measured = last[keys[0]].first("accuracy", split="test", **dict(control.where))
+        ours = float("nan") if measured is None else measured.value
+        passed = ours >= control.at_least if control.at_least is not None else ours <= (control.at_most or 0.0)
+    return ControlResult(control=control, state="passed" if passed else "failed", ours=ours)

@@ -1,0 +1,1 @@
+"""Train the positive control of each variant, and say which passed."""
