@@ -111,8 +111,8 @@ class ControlResult:
 def controls_in(folder: Path) -> tuple[Control, ...]:
     """The controls of a folder of variants; none where it has no file. Raises SelectionError for a file that is wrong.
 
-    >>> [str(each.variant) for each in controls_in(PACKAGE / "variants" / "maps") if str(each.name) == "topk"]
-    ['topk[k=64]']
+    >>> [str(each.variant) for each in controls_in(PACKAGE / "variants" / "maps") if str(each.name) == "entmax"]
+    ['entmax[alpha=1.001]']
     """
     path = folder / FILE
     try:
