@@ -31,7 +31,9 @@ import psutil
 
 from .child import NUMBER, Start, decode_line
 
-IMPORTED = ("attnbench.bench.run.worker", "attnbench.bench.process.ask")
+WATCH = "attnbench.bench.run.global_state"
+
+IMPORTED = ("attnbench.bench.run.worker", "attnbench.bench.run.check", "attnbench.bench.process.ask", WATCH)
 
 ON_A_GPU = ("torch._dynamo", "torch._higher_order_ops.triton_kernel_wrap")
 """Torch imports them at its first calls on a GPU, which takes each child five seconds if the server has not done so."""
@@ -53,6 +55,7 @@ def main(requests: socket.socket, parent: int) -> int:
         return 1
     for name in (*IMPORTED, *(ON_A_GPU if GPU.exists() else ())):
         importlib.import_module(name)
+    importlib.import_module(WATCH).note_functions()
     # supervisors tell their end themselves
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:

@@ -18,6 +18,7 @@ from ..gate.report import SETTINGS, CheckReport, check_variant, once_each
 from ..process.ask import SERVICE, Reporter, Request, ask_child
 from ..process.child import Child, end_servers
 from ..process.side_by_side import side_by_side
+from .global_state import changes_since_noted
 
 CHECK_PATIENCE = 10.0
 """The time that the gate may take, in limits of an ordinary answer: it builds kernels, and tries hundreds of shapes."""
@@ -41,7 +42,12 @@ class CheckVariant(Request[CheckReport]):
         of_class = getattr(VARIANTS.load(plain.name), "sizes", None) if not self.variant.layers else None
         sizes = of_class(dict(plain.parameters)) if of_class else (None, None)
         given: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "sizes": sizes}
-        return check_variant(self.variant, str(self.variant), part=self.part, parts=self.parts, **given)
+        name = str(self.variant)
+        report = CheckReport(name=name, results=(), seconds=0.0, problem=changes_since_noted())
+        if report:
+            report = check_variant(self.variant, name, part=self.part, parts=self.parts, **given)
+        # code that replaces what examines it has no verdict
+        return replace(report, results=(), problem=changes) if (changes := changes_since_noted()) else report
 
 
 def processes_for(device: str) -> int:

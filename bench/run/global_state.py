@@ -6,6 +6,7 @@ comparing the state before and after it, and the others get a new process.
 
 from __future__ import annotations
 
+import builtins
 import gc
 import inspect
 import math
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from operator import is_
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -30,9 +32,12 @@ from ..core.decode import brief
 
 WATCHED: tuple[ModuleType | type, ...] = (
     torch, torch.Tensor, torch.nn.Module, torch.nn.Linear, torch.nn.functional, torch.autograd, torch.cuda,
-    torch.optim.AdamW, gc, math, statistics, threading, time,
+    torch.cuda.Event, torch.linalg, torch.optim.AdamW, builtins, gc, math, statistics, threading, time,
 )  # fmt: skip
 """Modules and classes, beside attnbench's own, whose functions decide over what is measured."""
+
+TIMING = ("attnbench.bench.measure.", "attnbench.bench.run.")
+"""Beginnings of the names of attnbench's own modules that a timing goes through."""
 
 READ_LATE = ("ATEN_", "ATTNBENCH_", "CUBLAS_", "CUDA_", "CUDNN_", "KMP_", "MKL_", "NVIDIA_", "OMP_", "OPENBLAS_",
              "PYTORCH_", "TORCH_", "TRITON_INTERPRET")  # fmt: skip
@@ -40,15 +45,20 @@ READ_LATE = ("ATEN_", "ATTNBENCH_", "CUBLAS_", "CUDA_", "CUDNN_", "KMP_", "MKL_"
 
 TORCH = str(Path(torch.__file__).parent)
 
+Functions = dict[tuple[str, str], tuple[Any, ...]]
+"""The functions of modules and classes by owner and name, each with what it is made of."""
+
+DESCRIPTORS = (staticmethod, classmethod, property)
+
 NUMBERS = torch.linspace(-3.0, 3.0, 64).reshape(1, 1, 8, 8)
 
 
 class StateWatch:
     """Compares the state of this process with that of the last look.
 
-    `quick`: in a few milliseconds, without attnbench's own functions and without child processes. `speeds`: with the
-    settings that decide over speeds alone: no learned number depends on these, and others may change them for a running
-    process (`renice`, `taskset`, a batch system), so that a training is never blamed for them.
+    `quick`: in a few milliseconds, of attnbench's own modules those of `TIMING` alone, and without child processes.
+    `speeds`: with the settings that decide over speeds alone: no learned number depends on these, and others may change
+    them for a running process (`renice`, `taskset`, a batch system), so that a training is never blamed for them.
     """
 
     def __init__(self, *, quick: bool = False, speeds: bool = True) -> None:
@@ -64,20 +74,11 @@ class StateWatch:
             for name, value in settings.items()
             if self.settings.get(name) != value
         ]
-        for (owner, name), (function, code) in functions.items():
-            there, code_there = self.functions.get((owner, name), (None, None))
-            if there is function and code_there is code:
-                continue
-            # torch itself wraps or replaces functions when its compiler is first used
-            file = getattr(getattr(there, "__code__", None), "co_filename", "")
-            wrapped = file.startswith(TORCH) and inspect.unwrap(there) is inspect.unwrap(function)
-            if not wrapped and not file.startswith(f"{TORCH}/_dynamo/"):
-                found.append(f"the function {owner}.{name}")
+        found += _replaced(functions, self.functions)
         found += [f"the live thread {thread.name}" for thread in self.threads - threads]
         started = self.processes - processes
         found += [f"{len(started)} live child processes"] if started else []
-        listed = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
-        return f"it changed what others in its process share: {listed}" if found else ""
+        return _in_words(found)
 
     def _look(self) -> None:
         self.settings = dict(_settings())
@@ -94,6 +95,39 @@ class StateWatch:
             if not str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith(("torch.", pool))
         }
         self.processes = set() if self.quick else set(_processes())
+
+
+def note_functions() -> None:
+    """Remember the functions of modules that are new, before foreign code is imported: the server of children does."""
+    for place, parts in _functions(quick=False):
+        _NOTED.setdefault(place, parts)
+
+
+def changes_since_noted() -> str:
+    """The functions that differ from those that were noted, in one line; empty where none does."""
+    return _in_words(_replaced(_NOTED, dict(_functions(quick=False))))
+
+
+_NOTED: Functions = {}
+
+
+def _in_words(found: list[str]) -> str:
+    listed = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    return f"it changed what others in its process share: {listed}" if found else ""
+
+
+def _replaced(before: Functions, after: Functions) -> list[str]:
+    found = []
+    for place, parts in before.items():
+        there = after.get(place, (None,))
+        if len(parts) == len(there) and all(map(is_, parts, there)):
+            continue
+        # torch itself wraps or replaces functions when its compiler is first used
+        file = getattr(getattr(there[0], "__code__", None), "co_filename", "")
+        wrapped = file.startswith(TORCH) and inspect.unwrap(there[0]) is inspect.unwrap(parts[0])
+        if not wrapped and not file.startswith(f"{TORCH}/_dynamo/"):
+            found.append(f"the {'function' if callable(parts[0]) else 'value'} {'.'.join(place)}")
+    return found
 
 
 def _settings() -> Iterator[tuple[str, Any]]:
@@ -153,9 +187,12 @@ def _settings() -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _functions(quick: bool) -> Iterator[tuple[tuple[str, str], tuple[Any, Any]]]:
-    """The functions by module or class and by name, each with its code."""
-    own = [] if quick else [module for name, module in sys.modules.items() if name.startswith("attnbench.")]
+def _functions(quick: bool) -> Iterator[tuple[tuple[str, str], tuple[Any, ...]]]:
+    """The functions by module or class and by name, each with its parts; of our own modules, modules and constants too.
+
+    A clock is read through the name of a module, and a limit is a constant. Values are compared by identity.
+    """
+    own = [module for name, module in list(sys.modules.items()) if name.startswith(TIMING if quick else "attnbench.")]
     ours = (
         (module, kind)
         for module in own
@@ -166,9 +203,16 @@ def _functions(quick: bool) -> Iterator[tuple[tuple[str, str], tuple[Any, Any]]]
         where = owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
         # of a class, what it inherits too: a patch of the heir hides it
         kinds = [kind for kind in reversed(owner.__mro__) if kind is not object] if isinstance(owner, type) else [owner]
+        is_own = where.startswith("attnbench.")
         for name, value in {name: value for kind in kinds for name, value in list(vars(kind).items())}.items():
-            if callable(value) or isinstance(value, staticmethod | classmethod | property):
-                yield (where, name), (value, value.__code__ if isinstance(value, FunctionType) else None)
+            if isinstance(value, FunctionType):
+                yield (where, name), (value, value.__code__, value.__defaults__)
+            elif callable(value) or isinstance(value, DESCRIPTORS):
+                yield (where, name), (value,)
+            elif is_own and (isinstance(value, ModuleType) or name.isupper()):
+                # a table may be changed in place; what a private name holds is kept from call to call
+                shared = isinstance(value, dict) and not name.startswith("_")
+                yield (where, name), (value, *(value.values() if shared else ()))
 
 
 def _processes() -> Iterator[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from ...core.errors import SelectionError
+from ...core.errors import PluginError, SelectionError
 from ...core.registry import Registry
 from ...core.spec import Spec, with_call
 from ...process.ask import Reporter, Request, ask, asking
@@ -43,14 +43,20 @@ class AuditTarget(Request[AuditReport]):
     by_design: tuple[str, ...]
 
     def answer(self, reporter: Reporter) -> AuditReport:
+        from ...run.global_state import changes_since_noted, note_functions
         from .suite import audit_module
         from .target import load_target
 
+        note_functions()
         target = load_target(self.target)
-        return audit_module(
+        report = audit_module(
             target.module, str(self.target), call=target.call, causal=self.causal, compile=self.compile,
             by_design=self.by_design, building=target.lines,
         )  # fmt: skip
+        # code that replaces what examines it has no verdict
+        if changes := changes_since_noted():
+            raise PluginError(TARGETS.plugin(self.target.name), changes)
+        return report
 
 
 def audit(

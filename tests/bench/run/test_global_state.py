@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import attnbench
+from attnbench.bench.core.errors import PluginError
+from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.gate import build
+from attnbench.bench.gate import build, change
+from attnbench.bench.measure import timer
 from attnbench.bench.run.global_state import StateWatch
 
 
@@ -60,6 +68,66 @@ def test_a_patched_function_is_named(owner: object, name: str, quick: bool, monk
     watch = StateWatch(quick=quick)
     monkeypatch.setattr(owner, name, lambda *arguments, **options: None)
     assert f".{name}" in watch.changes()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "quick"),
+    [
+        (timer, "time", True),
+        (timer, "LEAST_SECONDS", True),
+        (change, "torch", False),
+        (torch.Tensor, "item", True),
+        (torch.Tensor, "__float__", True),
+        (builtins, "max", True),
+    ],
+)
+def test_a_module_a_constant_or_a_method_in_c_that_is_replaced_is_named(
+    owner: object, name: str, quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = StateWatch(quick=quick)
+    there = getattr(owner, name)
+    stand_in = (lambda *arguments: there(*arguments)) if callable(there) else SimpleNamespace(**vars(time))
+    monkeypatch.setattr(owner, name, stand_in)
+    changes = watch.changes()
+    assert f".{name}" in changes and changes.count(" the ") == 1
+
+
+def test_a_table_that_is_changed_in_place_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = StateWatch()
+    monkeypatch.setitem(METRICS, "loss", METRICS["accuracy"])
+    assert "the value attnbench.bench.core.metrics.METRICS" in watch.changes()
+
+
+def test_the_default_of_an_argument_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = StateWatch()
+    monkeypatch.setattr(build.build_checked, "__defaults__", (2,))
+    assert "the function attnbench.bench.gate.build.build_checked" in watch.changes()
+
+
+PATCHES = {
+    "torch.Tensor.item": "torch.Tensor.item = torch.Tensor.__float__ = lambda self: 0.0",
+    "gate.change.torch": "import sys, types\nsys.modules['attnbench.bench.gate.change'].torch = "
+    "types.SimpleNamespace(**vars(torch))",
+}
+
+
+@pytest.mark.parametrize("named", PATCHES)
+def test_code_that_replaces_what_examines_it_has_no_verdict(named: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"import torch\n{PATCHES[named]}\ndef attend(q, k, v): return torch.softmax(q @ k.transpose(-1, -2), -1) @ v\n"
+    )
+    with pytest.raises(PluginError, match=named):
+        attnbench.audit(f"{path}:attend", compile="", causal=True)
+
+
+def test_a_check_of_such_code_fails(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"import torch\n{PATCHES['torch.Tensor.item']}\nfrom attnbench.variants.maps.softmax import Softmax\n"
+    )
+    report = attnbench.check(f"{path}:Softmax")
+    assert not report and "torch.Tensor.item" in str(report)
 
 
 def test_the_code_of_a_function_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
