@@ -23,7 +23,7 @@ from ..core.entry_points import is_own, loaded, origin_of, read_group
 from ..core.errors import AttnbenchError, PluginError, StoreError
 from ..process.ask import Reporter, Request, ask, asking
 from .command import PANELS, LeftToChild, parser_of
-from .output import flush, give_up, say, tolerate_any_encoding, warn, warn_of
+from .output import flush, give_up, prepare_streams, say, warn, warn_of
 
 # typer brings a click of its own since 0.20 and needs the separate package before; this names its errors in both
 UsageProblem: Any = typer.BadParameter.__mro__[2]
@@ -134,7 +134,7 @@ def options(
 
 def run_app() -> int:
     """Runs the command line; whatever goes wrong ends in one line and a non-zero exit code, not in a traceback."""
-    tolerate_any_encoding()
+    prepare_streams()
     # some editors and CI systems set 0 for an unknown width, which rich takes by its word
     if os.environ.get("COLUMNS") == "0":
         del os.environ["COLUMNS"]

@@ -1,8 +1,11 @@
-"""Live view of a run: bars with time left on a terminal, a line per finished Cell elsewhere."""
+"""Live view of a run: bars and the time left of the whole on a terminal, a line per finished Cell elsewhere."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 
 from rich.markup import escape
@@ -10,43 +13,119 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Column
+from rich.text import Text
 
-from ..core.record import Machine
+from ..core.cell import Cell
+from ..core.record import Machine, Outcome
 from ..plan.planner import Plan, Step
 from ..run.events import CellFinished, CellStarted, Event, RunListener, Stage, TrainingProgress, Warned, ended, reached
-from .output import console, line_of
+from .output import console, line_of, say
 
-COUNT_WIDTH, TIME_WIDTH = 11, 7
-"""The widths of `12345/12345` and `1:02:03`, in characters."""
+COUNT_WIDTH, TIME_WIDTH, NOTE_WIDTH = 11, 7, 16
+"""The widths of `12345/12345`, `1:02:03` and `accuracy 100.0 %`, in characters."""
 
 WIDE = 120
-"""Columns of a terminal with room for bars."""
+"""Columns of a terminal with room for bars, the time so far and losses."""
+
+PRIOR = 0.1
+"""Share of the whole by which an estimate is trusted before anything has ended."""
 
 QUIET_SECONDS = 30.0
 """Seconds between two reports of a long Cell where output is not a terminal."""
 
 
-class Live(RunListener):
-    """Shows a run on the error stream, so that the leaderboard alone is on standard output."""
+class TimeLeft:
+    """The time left of a run: the estimates of its plan, corrected by the time that what has ended took.
 
-    def __init__(self, quiet: bool = False):
+    It may have several plans, one after another. `later`: estimated seconds of what follows the present one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self.later = 0.0
+        self._clock, self._begun = clock, 0.0
+        self._ended, self._plan = 0.0, Plan(steps=(), jobs=())
+        self._left: dict[str, Step] = {}
+        self._shares: dict[str, float] = {}
+        # what was left at the last event, and when that was
+        self._at: tuple[float, float] = (0.0, 0.0)
+
+    def begin(self, plan: Plan) -> None:
+        self._begun = self._begun or self._clock()
+        self._ended += self._plan.seconds - self._rest()
+        self._plan, self._left, self._shares = plan, {step.cell.key: step for step in plan.left}, {}
+        self._correct()
+
+    def advance(self, key: str, share: float) -> None:
+        """So much of a Cell is done; it has ended where that is 1."""
+        self._shares[key] = share
+        if share == 1:
+            self._left.pop(key, None)
+        self._correct()
+
+    def _rest(self) -> float:
+        """Estimated seconds of the present plan that are left."""
+        steps = self._left.items()
+        return self._plan.seconds_of(
+            replace(step, seconds=(step.seconds or 0.0) * (1 - self._shares.get(key, 0.0))) for key, step in steps
+        )
+
+    def _correct(self) -> None:
+        rest = self._rest()
+        ended = self._ended + self._plan.seconds - rest
+        prior = PRIOR * (ended + rest + self.later)
+        now = self._clock()
+        factor = (now - self._begun + prior) / (ended + prior) if prior else 0.0
+        self._at = (rest + self.later) * factor, now
+
+    def seconds(self) -> float | None:
+        """None where nothing was estimated. Between two events it counts down."""
+        left, since = self._at
+        return max(left - (self._clock() - since), 0.0) if left else None
+
+
+class _LeftColumn(TimeRemainingColumn):
+    """The time left of a bar by its own steps, or by what it was given for that."""
+
+    def render(self, task: Task) -> Text:
+        if "left" not in task.fields:
+            return super().render(task)
+        seconds = task.fields["left"]()
+        shown = "-:--:--" if seconds is None else str(timedelta(seconds=round(seconds)))
+        return Text(shown, style="progress.remaining")
+
+
+class Live(RunListener):
+    """Shows a run on the error stream, so that the leaderboard alone is on standard output.
+
+    `brief`: of Cells that end only failures get a line.
+    """
+
+    estimates = True
+
+    def __init__(self, quiet: bool = False, brief: bool = False):
         self.console = console(stderr=True, quiet=quiet)
+        self.left, self._brief, self._wide = TimeLeft(), brief, self.console.width >= WIDE
         self._bars = Progress(
-            # a long name is cut: at 80 columns it would leave no room for count and time
             TextColumn(
                 "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
             ),
             MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=COUNT_WIDTH)),
-            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=TIME_WIDTH)),
-            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=TIME_WIDTH)),
-            *([BarColumn()] if self.console.width >= WIDE else []),
-            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+            *([TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=TIME_WIDTH))] if self._wide else []),
+            _LeftColumn(table_column=Column(no_wrap=True, min_width=TIME_WIDTH)),
+            *([BarColumn()] if self._wide else []),
+            TextColumn(
+                "{task.fields[note]}",
+                table_column=Column(
+                    no_wrap=True, overflow="ellipsis", min_width=NOTE_WIDTH, ratio=1 if self._wide else None
+                ),
+            ),
             expand=True,
             console=self.console,
             transient=True,
@@ -58,8 +137,7 @@ class Live(RunListener):
         self._unfinished: dict[str, set[str]] = {}
         self._data: dict[str, TaskID] = {}
         self._names: dict[str, str] = {}
-        self._plan: Plan | None = None
-        self._left: dict[str, Step] = {}
+        self._cells: dict[str, Cell] = {}
         self._printed = time.monotonic()
 
     def __enter__(self) -> Live:
@@ -68,6 +146,15 @@ class Live(RunListener):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """Print text on standard output at once, above the bars."""
+        # rich would send it to the stream of the bars
+        if self.console.is_terminal:
+            self._bars.stop()
+        say(text)
+        if self.console.is_terminal:
+            self._bars.start()
 
     def notice(self, message: str) -> None:
         self.console.print(escape(line_of(message)), soft_wrap=True)
@@ -86,18 +173,21 @@ class Live(RunListener):
         self._jobs = {key: job for job, keys in self._unfinished.items() for key in keys}
         # the first line says the preset of the whole run
         self._names = {step.cell.key: str(step.cell).replace(f", {preset}, seed ", ", seed ", 1) for step in plan.steps}
-        self._plan, self._left = plan, {step.cell.key: step for step in left}
-        estimate = f", about {duration(plan.seconds)}" if plan.seconds and not plan.unknown else ""
-        self.notice(
-            f"preset {preset}, {machine.processor}, {machine.threads} threads"
-            + (f", {', '.join(machine.accelerators)}" if machine.accelerators else "")
-            + f": {len(left)} of {len(plan.steps)} cells to run{estimate}"
-        )
+        self._cells = {step.cell.key: step.cell for step in plan.steps}
+        self.left.begin(plan)
+        estimate = f", about {duration(plan.seconds)}" if plan.seconds >= 1 else ""
+        unknown = f", {plan.unknown} of unknown cost" if plan.unknown and estimate else ""
+        if not self._brief:
+            self.notice(
+                f"preset {preset}, {machine.processor}, {machine.threads} threads"
+                + (f", {', '.join(machine.accelerators)}" if machine.accelerators else "")
+                + f": {len(left)} of {len(plan.steps)} cells to run{estimate}{unknown}"
+            )
         if self._whole is not None:
             self._bars.remove_task(self._whole)
             self._whole = None
         if left:
-            self._whole = self._bars.add_task("cells", total=len(left), note="")
+            self._whole = self._bars.add_task("all that is left", total=len(left), note="", left=self.left.seconds)
 
     def on_event(self, event: Event) -> None:
         """One event of a worker."""
@@ -107,38 +197,63 @@ class Live(RunListener):
             case CellStarted(key):
                 self._work_on(key)
             case TrainingProgress():
-                note = ""
-                if event.loss is not None and event.value is not None:
-                    note = f"loss {event.loss:.3f}, validation {reached(event.metric, event.value)}"
+                note = reached(event.metric, event.value) if event.value is not None else ""
+                if event.loss is not None and note and (self._wide or not self.console.is_terminal):
+                    note = f"loss {event.loss:.3f}, validation {note}"
+                if event.done < event.of:
+                    self.left.advance(event.key, event.done / event.of)
                 self._bars.update(self._work_on(event.key), completed=event.done, total=event.of, note=note)
                 if not self.console.is_terminal and time.monotonic() - self._printed > QUIET_SECONDS:
                     self._printed = time.monotonic()
-                    self.notice(f"  {self._names.get(event.key, '')}: step {event.done} of {event.of} {note}")
+                    step = f"step {event.done} of {event.of}"
+                    words = filter(None, [f"  {self._names.get(event.key, '')}: {step}", note, self._time_left()])
+                    self.notice(", ".join(words))
             case Stage(key, stage):
                 self._bars.update(self._work_on(key), note=f"measuring: {stage}")
             case CellFinished(record):
-                self._left.pop(record.key, None)
+                self.left.advance(record.key, 1)
                 job = self._jobs.get(record.key, "")
                 unfinished = self._unfinished.get(job, set())
                 unfinished.discard(record.key)
                 if not unfinished and job in self._parts:
                     self._bars.remove_task(self._parts.pop(job))
                 if self._whole is not None:
-                    rest = self._plan.seconds_of(self._left.values()) if self._plan else 0.0
-                    self._bars.update(self._whole, advance=1, note=f"about {duration(rest)} left" if rest else "")
-                name = self._names.get(record.key, str(record.cell))
-                self.notice(f"{ended(record, name)} ({duration(record.seconds)})")
+                    self._bars.update(self._whole, advance=1)
+                name, rest = self._names.get(record.key, str(record.cell)), self._time_left()
+                if not self._brief or record.outcome != Outcome.OK:
+                    self.notice(f"{ended(record, name)} ({duration(record.seconds)}{rest and f'; {rest}'})")
                 self._printed = time.monotonic()
+
+    def _time_left(self) -> str:
+        seconds = self.left.seconds()
+        return f"about {duration(seconds)} left" if seconds else ""
 
     def _work_on(self, key: str) -> TaskID:
         """The bar of the job that this Cell is part of, with the Cell's name: in a timing, Cells take turns."""
         job, name = self._jobs.get(key, ""), self._names.get(key, "")
+        if key in self._cells and not self._wide:
+            name = short_name(self._cells[key], self.console.width - COUNT_WIDTH - TIME_WIDTH - NOTE_WIDTH - 3)
         if job not in self._parts:
             self._parts[job] = self._bars.add_task(name, total=None, note="")
         bar = self._parts[job]
         if next(task.description for task in self._bars.tasks if task.id == bar) != name:
             self._bars.reset(bar, total=None, description=name, note="")
         return bar
+
+
+def short_name(cell: Cell, width: int) -> str:
+    """The name of a Cell for a narrow bar: a variant gives way, so that task and seed stay to be read.
+
+    >>> from attnbench.bench.core.spec import Spec
+    >>> short_name(Cell(variant=Spec.parse("mine.py:MyAttention"), task=Spec("recall"), preset=Spec("quick")), 28)
+    'mine.py:M… on recall, seed 0'
+    """
+    more = ", timed" if cell.lane == "time" else f", seed {cell.seed}"
+    if cell.lane == "tune":
+        more = f", rate {cell.preset.get('learning_rate')}{more}"
+    rest, name = f" on {cell.task.name}{more}", str(cell.variant)
+    room = max(width - len(rest), 8)
+    return (name if len(name) <= room else f"{name[: room - 1]}…") + rest
 
 
 YEAR = 365 * 86400

@@ -57,8 +57,8 @@ def warn_of(error: BaseException) -> None:
         warn(f"  {note}")
 
 
-def tolerate_any_encoding() -> None:
-    """Make a question mark stand for each character that the encoding of a stream lacks."""
+def prepare_streams() -> None:
+    """Make a question mark stand for each character that the encoding of a stream lacks; each line goes out at once."""
     # a stream that was closed before we began, as `>&-` does
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -66,7 +66,8 @@ def tolerate_any_encoding() -> None:
     for stream in (sys.stdout, sys.stderr):
         # a test or a notebook puts streams of its own there, which take all text
         with suppress(AttributeError, ValueError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+            # a pipe would hold minutes of lines back
+            stream.reconfigure(errors="replace", line_buffering=True)  # type: ignore[union-attr]
 
 
 def flush() -> None:

@@ -149,7 +149,9 @@ def decode(line: bytes) -> Event:
 
 
 class RunListener(Reporter):
-    """Follows a run; every method returns at once."""
+    """Follows a run; every method returns at once. `estimates`: whether it shows how long the run may take."""
+
+    estimates: bool = False
 
     def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
         """The plan is made and its first cell starts; again where the trials of learning rates ask for others."""

@@ -209,7 +209,7 @@ class Runner:
             site=resources.site,
             retry=options.retry,
             ended=ended,
-            estimate=Estimator(resources, card) if self.only_plans else None,
+            estimate=Estimator(resources, card) if self.only_plans or self._is_estimated else None,
         )
         made = planner.plan()
         broken = [f"{error}; its cells get the outcome {error.outcome}" for error in self.broken.values()]
@@ -220,6 +220,11 @@ class Runner:
             at_once=resources.jobs or 1,
             timings_alone=resources.device.type == "cpu",
         )
+
+    @property
+    def _is_estimated(self) -> bool:
+        """An engine of a cluster would take an estimate for the limit of a job."""
+        return self.listener.estimates and self.resources.site.executor == "local"
 
     def run_all(self) -> Records:
         """Plans with the data fetched, runs what is left and returns the Records of the whole selection."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -16,15 +17,16 @@ from rich.text import Text
 from attnbench.bench.cli import app, live, output
 from attnbench.bench.cli.live import Live
 from attnbench.bench.cli.output import console
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.planner import Plan, Step
-from attnbench.bench.run.events import CellFinished
+from attnbench.bench.run.events import CellFinished, TrainingProgress
 
 RESULTS = str(Path(__file__).parents[3] / "results")
 HOSTILE = "a\x1b[31m\x1b]0;title\x07b\u202ec\x9bd\re\nf\u2028g\ud800"
+MACHINE = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
 
 
 def harmless(text: str) -> bool:
@@ -49,11 +51,10 @@ def test_a_cell_is_named_without_the_preset_of_the_whole_run(capsys: pytest.Capt
     preset = "quick[batch=64,steps=300]"
     cell = Cell(variant=Spec("rela"), task=Spec("recall"), preset=Spec.of("quick", batch=64, steps=300))
     plan = Plan(steps=(Step(cell=cell, state="todo"),), jobs=())
-    machine = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
     for of_the_run, name in ((preset, "rela on recall, seed 0"), ("quick", f"rela on recall, {preset}, seed 0")):
         with Live() as live:
-            live.begin(plan, of_the_run, machine)
-            live.on_event(CellFinished(Record(cell=cell, outcome=Outcome.OK, machine=machine)))
+            live.begin(plan, of_the_run, MACHINE)
+            live.on_event(CellFinished(Record(cell=cell, outcome=Outcome.OK, machine=MACHINE)))
         assert f"ok  {name}, train (0 s)" in capsys.readouterr().err
 
 
@@ -85,7 +86,7 @@ def test_a_stream_of_any_encoding_takes_every_text(encoding: str, monkeypatch: p
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
     monkeypatch.setattr(sys, "stdout", stream)
-    output.tolerate_any_encoding()
+    output.prepare_streams()
     output.say("1.2× ≥ 3 – 漢\n\x1b[2J")
     output.flush()
     last = "3 – ?" if encoding == "cp1252" else "3 ? ?"
@@ -145,14 +146,73 @@ def test_each_note_of_an_error_is_a_line_of_its_own(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "attnbench: no data\n  first still first\n  second\n"
 
 
-def test_progress_at_80_columns_shows_count_and_time(monkeypatch):
+def trial(seconds=60.0, seed=0, lane="train", state="todo"):
+    preset = Spec.parse("quick[learning_rate=0.001]")
+    cell = Cell(variant=Spec.parse("mine.py:MyLongAttentionOfMany"), task=Spec("recall"), preset=preset, seed=seed,
+                lane=lane)  # fmt: skip
+    return Step(cell=cell, state=state, seconds=seconds)
+
+
+def test_progress_at_80_columns_shows_seed_count_accuracy_and_time_of_all(monkeypatch):
     shown = io.StringIO()
     monkeypatch.setattr(live, "console", lambda **_: Console(file=shown, width=80, force_terminal=True))
-    bars = live.Live()._bars
-    name = "softmax on recall, quick[learning_rate=0.001,steps=150], seed 100, tune"
-    bars.update(bars.add_task(name, total=150, note="loss 4.123, validation 12.3 %"), completed=60)
+    view, steps = live.Live(), [trial(300, seed) for seed in range(3)]
+    view.begin(Plan(steps=steps, jobs=[Job(id="a", cells=(steps[0].cell,), digests={})]), "quick", MACHINE)
+    key = steps[0].cell.key
+    view.on_event(TrainingProgress(key, 60, 150, "accuracy", 1.5, 0.873))
     with Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None) as plain:
-        plain.print(bars.get_renderable())
-    line = plain.file.getvalue()
-    assert "60/150" in line and line.count("0:00:00") >= 1 and line.startswith("softmax on recall")
-    assert line.count("\n") == 1
+        plain.print(view._bars.get_renderable())
+    whole, one = plain.file.getvalue().rstrip("\n").split("\n")
+    assert "60/150" in one and one.rstrip().endswith("accuracy 87.3%") and ", seed 0" in one
+    assert one.startswith("mine.py:MyLongAtt") and "…" in one and max(len(whole), len(one)) <= 80
+    # three times 300 s, less two fifths of the first, which went by at once
+    left = whole.split()[-1]
+    assert "0/3" in whole and re.fullmatch(r"0:0[4-7]:\d\d", left)
+
+
+def test_the_time_left_is_the_estimate_corrected_by_what_has_ended():
+    now = [100.0]
+    steps = [trial(60, seed) for seed in range(4)]
+    left = live.TimeLeft(lambda: now[0])
+    left.later = 60.0
+    assert left.seconds() is None
+    left.begin(Plan(steps=steps, jobs=()))
+    assert left.seconds() == pytest.approx(300)
+    now[0] += 10
+    assert left.seconds() == pytest.approx(290)
+    # a cell of 60 s took 180: the other three and what follows take about three times as long too
+    now[0] += 170
+    left.advance(steps[0].cell.key, 1)
+    assert 2 * 240 < left.seconds() < 3 * 240
+    # and half a cell more at its estimate
+    now[0] += 30
+    left.advance(steps[1].cell.key, 0.5)
+    assert left.seconds() == pytest.approx(2 * 210)
+    # the plans of a search for rates follow each other
+    ended = left.seconds()
+    left.begin(Plan(steps=[trial(150, 9)], jobs=()))
+    assert left.seconds() == pytest.approx(ended, rel=0.01)
+
+
+def test_a_pipe_gets_each_line_with_the_time_left(capsys):
+    with Live() as view:
+        steps = [trial(60, seed) for seed in range(2)]
+        view.begin(Plan(steps=steps, jobs=()), "quick", MACHINE)
+        view._printed -= 60
+        view.on_event(TrainingProgress(steps[0].cell.key, 75, 150, "accuracy", 1.5, 0.5))
+        view.on_event(CellFinished(Record(cell=steps[0].cell, outcome=Outcome.OK, machine=MACHINE)))
+    first, step, ended = capsys.readouterr().err.rstrip("\n").split("\n")
+    assert first.endswith("2 of 2 cells to run, about 2 min 0 s")
+    assert re.search(r"seed 0, train: step 75 of 150, loss 1.500, validation accuracy 50.0%, about .* left$", step)
+    assert re.search(r"seed 0, train \(0 s; about .* left\)$", ended)
+
+
+def test_a_brief_view_tells_failures_alone_and_says_its_text_on_standard_output(capsys):
+    with Live(brief=True) as view:
+        steps = [trial(60, seed) for seed in range(2)]
+        view.begin(Plan(steps=steps, jobs=()), "quick", MACHINE)
+        view.on_event(CellFinished(Record(cell=steps[0].cell, outcome=Outcome.OK, machine=MACHINE)))
+        view.on_event(CellFinished(Record(cell=steps[1].cell, outcome=Outcome.TIMEOUT, machine=MACHINE)))
+        view.say("recall  done")
+    shown = capsys.readouterr()
+    assert shown.out == "recall  done\n" and shown.err.startswith("timeout  mine.py") and shown.err.count("\n") == 1
