@@ -106,11 +106,37 @@ def _norm_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
     return torch.zeros_like(sums), sums.new_zeros(sums.shape[0], sums.shape[1] // given["group"], sums.shape[2])
 
 
+def _recurrence_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
+    query, value = given["query"], given["value"]
+    batch, heads, _, width = query.shape
+    # without the states that the backward begins with, of which it takes no shape
+    states = query.new_zeros(0)
+    return (
+        query.new_zeros(*query.shape[:3], value.shape[3]),
+        query.new_zeros(batch, heads, width, value.shape[3]),
+        states,
+    )
+
+
+def _recurrence_backward(given: dict[str, Any]) -> tuple[Tensor, ...]:
+    key, value = given["key"], given["value"]
+    decay = key.new_zeros(0) if given["log_decay"] is None else torch.zeros_like(given["log_decay"])
+    of_state = key.new_zeros(*key.shape[:2], key.shape[3], value.shape[3])
+    return (
+        *(torch.zeros_like(given[name]) for name in ("query", "key", "value")),
+        decay,
+        torch.zeros_like(key),
+        of_state,
+    )
+
+
 _OUTPUTS = {
     "tiles_forward": _tiles_forward,
     "tiles_backward": _tiles_backward,
     "entmax_forward": _entmax_forward,
     "entmax_backward": _entmax_backward,
     "gated_norm_forward": _norm_forward,
+    "recurrence_forward": _recurrence_forward,
+    "recurrence_backward": _recurrence_backward,
     "gated_norm_backward": lambda given: tuple(torch.zeros_like(given[name]) for name in ("sums", "scale", "gate")),
 }
