@@ -318,7 +318,8 @@ NAMES_ELSEWHERE = {
     "deltanet": "delta", "gateddeltanet": "delta[decay=scalar]", "kda": "delta[decay=channel]",
     "kimideltaattention": "delta[decay=channel]", "mamba": "ssd", "mamba2": "ssd", "gla": "gated-linear",
     "flash": "softmax", "flashattention": "softmax", "sdpa": "softmax", "vanilla": "softmax", "swa": "window",
-    "slidingwindow": "window", "ssmax": "scalable-softmax", "forgettingtransformer": "fox", "bahdanau": "additive",
+    "slidingwindow": "window", "retnet": "retention", "lightningattention": "retention[decays=lightning]",
+    "ssmax": "scalable-softmax", "forgettingtransformer": "fox", "bahdanau": "additive",
 }  # fmt: skip
 """The names of variants in papers and libraries, in small letters and digits alone, and its selection here."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ class RecurrentVariant(Variant):
 
     uses_dropout = False
     crosses: ClassVar = False
+    #: where False, `terms` and `finish` get None for it
     takes_hidden = True
     time: ClassVar = "O(N d^2)"
     memory: ClassVar = "O(N d + N d^2 / 32)"
@@ -46,19 +47,24 @@ class RecurrentVariant(Variant):
         """
         raise TypeError(f"{type(self).__name__} defines no terms(query, key, value, hidden)")
 
+    def read(self, terms: Terms, hidden: Tensor) -> Tensor:
+        """What queries read of the states, (batch, heads, length, head_dim), of a whole sequence from its begin."""
+        return recurrence(*terms)[0]
+
     def finish(self, output: Tensor, hidden: Tensor) -> Tensor:
         """The output of each head, normalised; hidden: (batch, length, hidden_width)."""
         return F.rms_norm(output, output.shape[-1:], self.norm.to(output.dtype), eps=1e-5)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor | None = None) -> Tensor:
         queries, keys = query.shape[2], key.shape[2]
         if not mask.causal or queries != keys:
             name = type(self).__name__
             raise Unsupported(f"{name}: expected a causal mask over one sequence, got {queries} queries, {keys} keys")
         dtype = accumulator(query.dtype)
-        terms = self.terms(query.to(dtype), key.to(dtype), value.to(dtype), hidden.to(dtype))
+        states: Any = hidden if hidden is None else hidden.to(dtype)
+        terms = self.terms(query.to(dtype), key.to(dtype), value.to(dtype), states)
         terms = terms if mask.valid is None else terms.without(~mask.valid)
-        return self.finish(recurrence(*terms)[0], hidden.to(dtype)).to(value.dtype)
+        return self.finish(self.read(terms, states), states).to(value.dtype)
 
     def supports(self, shape: AttentionShape) -> str | None:
         refused = super().supports(shape)
@@ -79,11 +85,12 @@ class RecurrentVariant(Variant):
     def step(
         self, query: Tensor, key: Tensor, value: Tensor, state: Tensor | None = None, hidden: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        if hidden is None:
+        if hidden is None and self.takes_hidden:
             raise SelectionError(f"{type(self).__name__} takes the hidden state: expected hidden, got None")
         key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         dtype = accumulator(query.dtype)
-        q, k, v, x = (each.to(dtype) for each in (query, key, value, hidden))
+        q, k, v = (each.to(dtype) for each in (query, key, value))
+        x: Any = hidden if hidden is None else hidden.to(dtype)
         output, state = recurrence_by_token(*self.terms(q, k, v, x), state)
         return self.finish(output, x).to(value.dtype), state
 
