@@ -33,7 +33,7 @@ FORMS = (
     "nsa[block=4,blocks=4,window=3]", "differential-v2[impl=eager]", "moba[block=6,blocks=1]",
     "xsa[strength=learned]+softmax", "qk-norm[scale=dimension]+softmax",
     "qk-norm+linear", "sink+topk[k=3]", "conv[size=3]+softmax", "conv[activation=none]+delta", "gate[by=head]+xsa+fox",
-    "path[forget=true,rank=4]", "path[size=1]",
+    "path[forget=true,rank=4]", "path[size=1]", "hgrn2[lower_bound=0.5]",
     "retention[decays=lightning,output_gate=false]",
     "longformer[window=3,global_tokens=2]", "longformer[window=2,global_tokens=0]", "sparse[pattern=strided,stride=4]",
     "sparse[pattern=fixed,stride=5,summary=2]", "bigbird[block=3,random_blocks=2,global_blocks=1,window_blocks=3]",
