@@ -61,8 +61,8 @@ class Delta(RecurrentVariant):
                 self.decay.bias.copy_(start + (-torch.expm1(-start)).log())
 
     def terms(self, query: Tensor, key: Tensor, value: Tensor, hidden: Tensor) -> Terms:
-        key, rate = _unit(key), self.most * projected(self.rate, hidden).transpose(1, 2).sigmoid()[..., None]
-        return Terms(_unit(query), key, rate * value, self._log_decay(hidden), rate * key)
+        key, rate = unit(key), self.most * projected(self.rate, hidden).transpose(1, 2).sigmoid()[..., None]
+        return Terms(unit(query), key, rate * value, self._log_decay(hidden), rate * key)
 
     def _log_decay(self, hidden: Tensor) -> Tensor | None:
         """ln a, (batch, heads, length), with channels (batch, heads, length, head_dim); None where nothing decays."""
@@ -75,7 +75,8 @@ class Delta(RecurrentVariant):
         return -slope[..., None] * by_head(steps, self.shape.heads)
 
 
-def _unit(x: Tensor) -> Tensor:
+def unit(x: Tensor) -> Tensor:
+    """SiLU of queries or keys, (…, head_dim), divided by its length."""
     x = F.silu(x)
     # smooth at zero, where a division by the length itself has no gradient
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
