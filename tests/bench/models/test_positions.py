@@ -100,7 +100,7 @@ def keeps_its_output(variant: str) -> bool | None:
 
 UNLIKE = {
     # no factor 1 / sqrt(d) that could be made good
-    "dot", "ssd",
+    "dot", "ssd", "log-linear",
     # a norm of the output behind it, which zeros of two more dimensions would change
     "retention",
     # maps of positions, or within one block, and projections of its own see no products
