@@ -319,7 +319,7 @@ NAMES_ELSEWHERE = {
     "kimideltaattention": "delta[decay=channel]", "mamba": "ssd", "mamba2": "ssd", "gla": "gated-linear",
     "flash": "softmax", "flashattention": "softmax", "sdpa": "softmax", "vanilla": "softmax", "swa": "window",
     "slidingwindow": "window", "retnet": "retention", "lightningattention": "retention[decays=lightning]",
-    "gdn2": "gated-delta-2", "gateddeltaproduct": "delta-product[decay=scalar]",
+    "gdn2": "gated-delta-2", "gateddeltaproduct": "delta-product[decay=scalar]", "multiheadlatentattention": "mla",
     "ssmax": "scalable-softmax", "forgettingtransformer": "fox", "bahdanau": "additive",
 }  # fmt: skip
 """The names of variants in papers and libraries, in small letters and digits alone, and its selection here."""

@@ -35,7 +35,7 @@ FORMS = (
     "qk-norm+linear", "sink+topk[k=3]", "conv[size=3]+softmax", "conv[activation=none]+delta", "gate[by=head]+xsa+fox",
     "path[forget=true,rank=4]", "path[size=1]", "hgrn2[lower_bound=0.5]",
     "retention[decays=lightning,output_gate=false]", "delta-product[decay=scalar,steps=3]",
-    "gated-delta-2[eigenvalues=signed]", "rwkv7[rank=4]", "log-linear[of=delta]",
+    "gated-delta-2[eigenvalues=signed]", "rwkv7[rank=4]", "log-linear[of=delta]", "mla[rank=5,rotary=4]",
     "longformer[window=3,global_tokens=2]", "longformer[window=2,global_tokens=0]", "sparse[pattern=strided,stride=4]",
     "sparse[pattern=fixed,stride=5,summary=2]", "bigbird[block=3,random_blocks=2,global_blocks=1,window_blocks=3]",
     "reformer[bucket=4,hashes=3]", "sinkhorn[block=5]", "routing[clusters=2,form=strict,window=6]",

@@ -104,7 +104,7 @@ UNLIKE = {
     # a norm of the output behind it, which zeros of two more dimensions would change
     "retention",
     # maps of positions, or within one block, and projections of its own see no products
-    "synthesizer", "sinkhorn",
+    "synthesizer", "sinkhorn", "mla",
 }  # fmt: skip
 """They keep their output where products of queries and keys stay as they are, and yet take no bias by them."""
 
