@@ -19,7 +19,9 @@ class Recipe:
     holds for validation and training. `pooling`: `mean` over real positions; `padded_mean` divides their sum by
     `length`. `deviation`: of token embeddings and learned positions at the start, both alike: embeddings of deviation 1
     would drown positions of 0.02. `schedule`: of the learning rate after a linear warm-up of `warmup` steps;
-    `one_cycle` is torch's OneCycleLR. `clip`: the largest norm of all gradients together, `clip_value`: of each entry;
+    `one_cycle` is torch's OneCycleLR; `until_solved` is constant and then, over as many steps as the warm-up has,
+    linear to 0: the training ends so after three evaluations in a row with 99.5 % right, but not before a quarter of
+    its steps, or after all of them. `clip`: the largest norm of all gradients together, `clip_value`: of each entry;
     0 = none. `accumulate`: batches whose mean gradient makes one step. `averaged`: the number of last evaluated states
     that are averaged into the tested model; 1 = the best by validation alone. `learning_rates`: a grid, of which each
     variant takes its best by validation on `tuning_seeds` seeds that no board uses; without one, all take
@@ -55,7 +57,7 @@ class Recipe:
     tuning_seeds: int = 1
     rate_extensions: int = 0
     warmup: int = 20
-    schedule: Literal["linear", "cosine", "constant", "rsqrt", "one_cycle"] = "linear"
+    schedule: Literal["linear", "cosine", "constant", "rsqrt", "one_cycle", "until_solved"] = "linear"
     weight_decay: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999

@@ -191,6 +191,7 @@ METRICS: dict[str, Metric] = {
         Metric("loss", "nats", "lower", "mean cross entropy per example; `where.split` says of which split"),
         Metric("best_step", "steps", "", "training step of the checkpoint that validation chose"),
         Metric("steps", "steps", "", "training steps made"),
+        Metric("steps_to_90", "steps", "lower", "first evaluated step at which validation had 90 % right"),
         Metric("settled", "fraction", "higher", "1 where validation no longer improved at the end of training, else 0"),
         Metric("parameters", "count", "lower", "trainable parameters of the whole model"),
         Metric(

@@ -52,11 +52,13 @@ class Training:
     `best`: the higher the better, see `Evaluation.rank`. `last_states`: to be averaged at the end. `data_seconds`: of
     `seconds`, those in which the loop waited for its batches; `host_seconds`: those in which the host made steps, which
     on a GPU is to launch them. `replays`: steps that were replays of a CUDA graph. `mark`: of the account that made it,
-    see `mark_of`. `learning_rate`: the highest, which a preset with a grid chooses for each variant.
+    see `mark_of`. `end`: the last step, where validation has decided it; 0 before. `learning_rate`: the highest, which
+    a preset with a grid chooses for each variant.
     """
 
     learning_rate: float
     step: int = 0
+    end: int = 0
     replays: int = 0
     seconds: float = 0.0
     data_seconds: float = 0.0
@@ -201,7 +203,7 @@ def _content(path: Path, device: torch.device, most_bytes: int) -> dict[str, Any
 def _training(values: dict[str, Any], model: dict[str, torch.Tensor]) -> Training:
     """The state, once each of its parts has the type and the shape of this model."""
     state = Training(**values | {"curve": [ValidationPoint(**point) for point in values["curve"]]})
-    wholes = (state.step, state.replays, state.loss_steps, state.best_step)
+    wholes = (state.step, state.end, state.replays, state.loss_steps, state.best_step)
     reals = (state.learning_rate, state.seconds, state.data_seconds, state.host_seconds, state.loss_sum, *state.best)
     is_numbered = all(type(each) is int and each >= 0 for each in wholes) and type(state.mark) is str
     if not is_numbered or not all(type(each) is float for each in reals):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean, variance
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from ...tasks.contract import Dataset, Recipe
 from ..core.errors import StoreError
 from ..core.hashing import axis_seed
+from ..core.metrics import ACCURACY
 from ..models.blocks import Batch, Model
 from .batch_source import Source, batch_source
 from .captured_step import CapturedStep, OrdinaryStep, adamw, prepare, set_rate, why_not
@@ -22,6 +24,13 @@ from .device import autocast
 from .objectives.objective import Objective
 
 CHECKPOINT_SECONDS = 30.0
+
+SOLVED, RUNNING, LEAST = 0.995, 3, 4
+"""A training by `until_solved` ends where so many evaluations in a row have at least that share right, and no earlier
+than after a quarter of its steps: what is right at the lengths of training may still get sharper beyond them."""
+
+STILL = 0.01
+"""The least rise of the share right, from the third quarter of a training to the last, that counts as improving."""
 
 
 Report = Callable[[Training], None]
@@ -56,6 +65,8 @@ class Trainer:
         self.ordinary = why_not(model, recipe, device)
         self.optimiser = adamw(model, recipe, device, captured=not self.ordinary)
         self.mark = mark
+        # of other metrics no ceiling is known
+        self.may_end = recipe.schedule == "until_solved" and objective.metric == ACCURACY.name
         self.state = Training(learning_rate=recipe.learning_rate, mark=mark or "")
         # summed on the device, so that no step waits for the host
         self.loss_total = torch.zeros((), dtype=torch.float64, device=device)
@@ -79,6 +90,7 @@ class Trainer:
         prepare(self.optimiser, self.device, captured=self.captured is not None)
         state, recipe = self.state, self.recipe
         numbers = range(state.step * recipe.accumulate, recipe.steps * recipe.accumulate)
+        # the batches behind an early end are never asked for
         with batch_source(self.objective, self.dataset.train, self.task, self.seed, self.device, numbers) as source:
             self._train(source)
         if recipe.averaged > 1:
@@ -92,9 +104,9 @@ class Trainer:
     def _train(self, source: Source) -> None:
         state, recipe, replayed = self.state, self.recipe, self.state.replays
         saved = started = time.perf_counter()
-        while state.step < recipe.steps:
+        while state.step < (last := state.end or recipe.steps):
             waited, begun = state.data_seconds, time.perf_counter()
-            set_rate(self.optimiser, learning_rate(state.step, recipe))
+            set_rate(self.optimiser, learning_rate(state.step, recipe, last))
             self.loss_total += self.step(self._taken(source))
             state.host_seconds += time.perf_counter() - begun - (state.data_seconds - waited)
             if self.captured is not None:
@@ -102,9 +114,11 @@ class Trainer:
             state.loss_steps += 1
             state.step += 1
             # The last step is always evaluated, so that a run of any length has a step to choose.
-            if state.step % recipe.evaluate_every == 0 or state.step == recipe.steps:
+            if state.step % recipe.evaluate_every == 0 or state.step == last:
                 state.seconds += self._since(started)
                 self._validate()
+                if self.may_end and not state.end and is_solved(state.curve):
+                    state.end = min(max(state.step + decay_steps(recipe), recipe.steps // LEAST), recipe.steps)
                 started = time.perf_counter()
             # After validation, so that what is reported belongs to this step.
             self.report(state)
@@ -229,9 +243,46 @@ def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def learning_rate(step: int, recipe: Recipe) -> float:
+def is_solved(curve: Sequence[ValidationPoint]) -> bool:
+    """True if the last evaluations of a training have nearly everything right.
+
+    >>> is_solved([ValidationPoint(step=1, train_loss=0, validation_loss=0, validation=1.0, seconds=0)] * 3)
+    True
+    """
+    return len(curve) >= RUNNING and all(point.validation >= SOLVED for point in curve[-RUNNING:])
+
+
+def is_settled(curve: Sequence[ValidationPoint]) -> bool:
+    """True if the share right rose by less than STILL from the third quarter of the evaluations to the last.
+
+    The means of the two quarters are compared, and a rise counts where it is larger than two standard errors of their
+    difference. A training that never left chance is settled: nothing tells that it would have. One of fewer than eight
+    evaluations is not.
+    """
+    values = [point.validation for point in curve]
+    quarter = len(values) // 4
+    if quarter < 2:
+        return False
+    before, last = values[-2 * quarter : -quarter], values[-quarter:]
+    error = math.sqrt((variance(before) + variance(last)) / quarter)
+    return fmean(last) - fmean(before) <= max(STILL, 2 * error)
+
+
+def steps_until(curve: Sequence[ValidationPoint], share: float) -> int | None:
+    """The step of the first evaluation with that share right; None where there is none."""
+    return next((point.step for point in curve if point.validation >= share), None)
+
+
+def decay_steps(recipe: Recipe) -> int:
+    """The steps in which `until_solved` brings the learning rate down: as many as it takes up."""
+    return recipe.warmup
+
+
+def learning_rate(step: int, recipe: Recipe, last: int | None = None) -> float:
     """Linear warm-up to `learning_rate`, then the schedule down to the last step.
 
+    `until_solved`: constant, then linearly down over the last steps, as many as the warm-up has. `last`: where the
+    training ends, if not after all steps; the rates before the way down do not depend on it.
     `one_cycle`: from a 25th up to the peak in `warmup` steps, then linearly down to a 250,000th; torch's OneCycleLR
     with its defaults and linear annealing (Smith and Topin 2018).
     """
@@ -241,6 +292,9 @@ def learning_rate(step: int, recipe: Recipe) -> float:
         return recipe.learning_rate * (step + 1) / recipe.warmup
     if recipe.schedule == "constant":
         return recipe.learning_rate
+    if recipe.schedule == "until_solved":
+        left = (recipe.steps if last is None else last) - step
+        return recipe.learning_rate * min(left / max(decay_steps(recipe), 1), 1.0)
     if recipe.schedule == "rsqrt":
         return recipe.learning_rate * math.sqrt(max(recipe.warmup, 1) / (step + 1))
     # max: a recipe may have no step after its warm-up.

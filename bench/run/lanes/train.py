@@ -24,10 +24,13 @@ from ...models.blocks import Model
 from ...train.checkpoint import Training, mark_of
 from ...train.objectives.objective import Objective
 from ...train.objectives.registry import objective_for
-from ...train.trainer import Trainer
+from ...train.trainer import Trainer, is_settled, steps_until
 from ..context import RecordBuilder, WorkerContext, decode_state, implementation_of, own_projections
 from ..events import Event, Stage, TrainingProgress, Warned
 from ..global_state import StateWatch
+
+LEARNED = 0.9
+"""The share right at which `steps_to_90` counts, as a measure of how many examples a variant needs."""
 
 OBSERVED = 32
 """Validation examples whose attention is measured, in batches of eight."""
@@ -100,6 +103,14 @@ def _train(builder: RecordBuilder) -> None:
         *own_projections(model.variants),
         *_costs(trainer),
     ]
+    if trainer.may_end:
+        # an early end is one at the ceiling
+        is_still = training.end > 0 or is_settled(training.curve)
+        builder.measurements.append(Measurement.of("settled", float(is_still)))
+        if (learned := steps_until(training.curve, LEARNED)) is not None:
+            builder.measurements.append(Measurement.of("steps_to_90", learned))
+        else:
+            builder.absent["steps_to_90"] = "validation never had 90 % right"
     if task.problem().causal:
         # some tasks are never timed, and recall is a question of how much a state holds
         builder.measurements += decode_state(model.variants, model.variants[0].shape.max_length)

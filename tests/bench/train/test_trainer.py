@@ -11,9 +11,9 @@ from training_batches import batches
 
 from attnbench.bench.core.record import Provenance
 from attnbench.bench.train import checkpoint as checkpoint_module
-from attnbench.bench.train.checkpoint import Training, mark_of, read_parameters
+from attnbench.bench.train.checkpoint import Training, ValidationPoint, mark_of, read_parameters
 from attnbench.bench.train.objectives.classification import ClassificationObjective
-from attnbench.bench.train.trainer import Trainer, learning_rate, train_step
+from attnbench.bench.train.trainer import Trainer, is_settled, is_solved, learning_rate, steps_until, train_step
 from attnbench.tasks.contract import Classification, Dataset, Recipe, Split
 from attnbench.variants import build
 
@@ -247,3 +247,109 @@ def test_a_checkpoint_of_another_run_is_set_aside_and_leaves_no_trained_paramete
     assert [point.train_loss for point in again.run().curve] == [point.train_loss for point in fresh.run().curve]
     assert all(torch.equal(value, fresh.model.state_dict()[name]) for name, value in again.model.state_dict().items())
     assert len(notices) == 1 and why in notices[0] and file.with_name("cell.pt.damaged").exists()
+
+
+UNTIL_SOLVED = replace(RECIPE, schedule="until_solved", steps=400, warmup=6)
+
+
+def curve_of(values: list[float]) -> list[ValidationPoint]:
+    return [
+        ValidationPoint(step=10 * (at + 1), train_loss=0.0, validation_loss=0.0, validation=value, seconds=0.0)
+        for at, value in enumerate(values)
+    ]
+
+
+def test_until_solved_is_constant_and_its_rates_depend_on_no_later_step() -> None:
+    recipe = replace(UNTIL_SOLVED, steps=40, learning_rate=1.0)
+    rates = [learning_rate(step, recipe) for step in range(40)]
+    assert rates[:6] == pytest.approx([1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1.0])
+    assert rates[6:34] == [1.0] * 28
+    assert rates[34:] == pytest.approx([1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+    early = [learning_rate(step, recipe, 26) for step in range(26)]
+    assert early[:20] == rates[:20] and early[20:] == rates[34:]
+
+
+def test_a_solved_training_ends_with_a_decay_after_three_evaluations() -> None:
+    state = trainer(recipe=UNTIL_SOLVED).run()
+    values = [point.validation for point in state.curve]
+    solved = next(at for at in range(3, len(values) + 1) if min(values[at - 3 : at]) >= 0.995)
+    assert 100 < state.end == state.step == state.curve[solved - 1].step + 6 < 400
+    assert state.curve[-1].step == state.step
+    # whoever solves it earlier trains for a quarter of the steps all the same
+    longer = trainer(recipe=replace(UNTIL_SOLVED, steps=600)).run()
+    assert longer.curve[solved - 1].step + 6 < longer.end == longer.step == 150
+    again = trainer(recipe=replace(UNTIL_SOLVED, schedule="constant")).run()
+    assert (again.end, again.step) == (0, 400)
+
+
+def test_an_unsolved_training_makes_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnbench.bench.train.trainer.SOLVED", 1.5)
+    state = trainer(recipe=replace(UNTIL_SOLVED, steps=40)).run()
+    assert (state.end, state.step) == (0, 40)
+
+
+def test_a_metric_without_a_ceiling_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClassificationObjective, "metric", "bits_per_character")
+    state = trainer(recipe=replace(UNTIL_SOLVED, steps=200)).run()
+    assert any(is_solved(state.curve[:at]) for at in range(len(state.curve)))
+    assert (state.end, state.step) == (0, 200)
+
+
+def test_an_early_end_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnbench.bench.train.trainer.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("attnbench.bench.train.trainer.RUNNING", 1)
+    monkeypatch.setattr("attnbench.bench.train.trainer.LEAST", 100)
+    whole = trainer(recipe=UNTIL_SOLVED)
+    expected = whole.run()
+
+    # in the decay, whose end only the checkpoint knows
+    def kill(training: Training) -> None:
+        if training.step == expected.step - 2:
+            raise Killed
+
+    file = tmp_path / "cell.pt"
+    with pytest.raises(Killed):
+        trainer(recipe=UNTIL_SOLVED, checkpoint=file, report=kill).run()
+    # the step at which it was killed was made and not yet saved
+    for left in (3, 0):
+        steps: list[Training] = []
+        resumed = trainer(recipe=UNTIL_SOLVED, checkpoint=file, report=steps.append)
+        found = resumed.run()
+        assert len(steps) == left and found.step == expected.step
+        for name, value in whole.model.state_dict().items():
+            assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("values", "solved"),
+    [([1.0, 1.0], False), ([0.9, 0.995, 0.996, 1.0], True), ([1.0, 1.0, 1.0, 0.9], False), ([], False)],
+)
+def test_three_evaluations_in_a_row_are_solved(values: list[float], solved: bool) -> None:
+    assert is_solved(curve_of(values)) is solved
+
+
+@pytest.mark.parametrize(
+    ("values", "settled"),
+    [
+        ([0.1 * at for at in range(12)], False),
+        ([0.8] * 12, True),
+        ([0.2] * 12, True),
+        # less than a point from quarter to quarter
+        ([0.8 + 0.001 * at for at in range(12)], True),
+        # a rise within the noise of the evaluations
+        ([0.5, 0.5, 0.6, 0.2, 0.7, 0.3, 0.65, 0.4], True),
+        # a late start
+        ([0.01] * 9 + [0.3, 0.5, 0.6], False),
+        # a fall is no rise
+        ([1.0 - 0.05 * at for at in range(12)], True),
+        # too few evaluations tell nothing
+        ([0.5] * 7, False),
+    ],
+)
+def test_a_training_is_settled_where_validation_no_longer_rises(values: list[float], settled: bool) -> None:
+    assert is_settled(curve_of(values)) is settled
+
+
+def test_steps_are_counted_until_a_share_is_right() -> None:
+    curve = curve_of([0.1, 0.91, 0.5, 1.0])
+    assert (steps_until(curve, 0.9), steps_until(curve, 0.95), steps_until(curve[:1], 0.9)) == (20, 40, None)
