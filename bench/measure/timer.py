@@ -19,6 +19,7 @@ from .cuda_graph import capture
 from .system_load import LoadMonitor, SystemLoad
 
 Work = Callable[[], object]
+Clock = Callable[[], float]
 
 LEAST_ROUNDS = 5
 MOST_ROUNDS = 1000
@@ -102,13 +103,15 @@ def interleave(
     before: Callable[[str], None] = lambda name: None,
     prepare: Mapping[str, Work] | None = None,
     drift_probe: Work | None = None,
+    begins: Callable[[str], None] = lambda name: None,
+    ended: Callable[[str, float, float], None] = lambda name, seconds, cpu_seconds: None,
 ) -> TimingRun:
     """Times all work once a round until a difference of `resolution` would be found, or the budget ends.
 
     `resolution`: a share, 0.03 for 3 % slower or faster than the reference; 0 takes the whole budget. Found means: by a
     95 % interval in 80 % of such runs. All are warmed up before any is timed; `before` is called with the name whose
     turn it is. `prepare`: runs before each sample of a name, untimed. At least `least_rounds` rounds are made, whatever
-    the budget.
+    the budget. `begins`, `ended`: called round each sample, `ended` with the seconds of the whole sample.
     """
     prepare = prepare or {}
     clock = stopwatch(device)
@@ -143,7 +146,9 @@ def interleave(
             # A GPU flushes its cache instead, see `_CudaStopwatch`.
             if not mine.begins_cold:
                 work()
+            begins(name)
             seconds, cpu_seconds, launch_seconds = clock.measure(work, mine.repeats)
+            ended(name, seconds * mine.repeats, cpu_seconds * mine.repeats)
             mine.seconds.append(seconds)
             mine.cpu_seconds.append(cpu_seconds)
             if device.type == "cuda":
@@ -178,6 +183,9 @@ def _order(names: list[str], round_: int) -> list[str]:
 
 def smallest_difference(ours: list[float], reference: list[float]) -> float:
     """The smallest difference, as a share of the reference, that samples as noisy and as many as these would find."""
+    if min(*ours, *reference) <= 0:
+        # a clock went back; whose doing that is, the parent of this process finds out
+        return math.inf
     # Paired by round: what hits a whole round cancels in the ratio. Logarithms make faster and slower symmetric.
     logs = [math.log(a / b) for a, b in zip(ours, reference, strict=True)]
     mean = sum(logs) / len(logs)
@@ -227,13 +235,18 @@ class _HostStopwatch:
         work()
         return time.perf_counter() - started
 
-    def measure(self, work: Work, repeats: int) -> tuple[float, float, float]:
-        """Wall, processor and launch seconds of one unit of work."""
-        cpu, wall = time.process_time(), time.perf_counter()
+    def measure(
+        self, work: Work, repeats: int, wall_clock: Clock = time.perf_counter, cpu_clock: Clock = time.process_time
+    ) -> tuple[float, float, float]:
+        """Wall, processor and launch seconds of one unit of work.
+
+        The clocks are those of the import of this file, before that of foreign code, whatever `time` names later.
+        """
+        cpu, wall = cpu_clock(), wall_clock()
         for _ in range(repeats):
             work()
-        seconds = (time.perf_counter() - wall) / repeats
-        return seconds, (time.process_time() - cpu) / repeats, seconds
+        seconds = (wall_clock() - wall) / repeats
+        return seconds, (cpu_clock() - cpu) / repeats, seconds
 
 
 class _CudaStopwatch:

@@ -93,6 +93,24 @@ class Failed(_Event, tag="error", frozen=True):
     exit_code: int
 
 
+class SampleBegun(_Event, tag="sample", frozen=True):
+    """A sample of a timing begins now."""
+
+    key: Name
+
+
+class SampleEnded(_Event, tag="sampled", frozen=True):
+    """It has ended now; `seconds` and `cpu_seconds` of the whole sample, as the worker's own clock has them."""
+
+    key: Name
+    seconds: float
+    cpu_seconds: float
+
+
+class RoundsEnded(_Event, tag="rounds", frozen=True):
+    """No more samples of this timing come."""
+
+
 class Restarted(_Event, tag="restart", frozen=True):
     """The worker ends since a Cell, whose Record it has sent, changed its process; the others need a new one."""
 
@@ -115,7 +133,8 @@ class _RecordLine(_Event, tag="record", frozen=True):
 
 
 _Plain = (
-    JobStarted | CellStarted | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried
+    JobStarted | CellStarted | TrainingProgress | Stage | Alive | Warned | Failed | Restarted | LengthTried |
+    SampleBegun | SampleEnded | RoundsEnded
 )  # fmt: skip
 """The events whose wire form is their own; a Record has another."""
 

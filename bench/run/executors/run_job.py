@@ -8,11 +8,24 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...core.cell import Job
+from ...core.cell import Cell, Job
 from ...core.errors import AttnbenchError, DeviceError
 from ...core.record import Machine, Outcome, Record, Started
 from ...process.child import ChannelError, Child, encode_order, wait_for_any
-from ..events import CellFinished, CellStarted, Event, Failed, JobStarted, Restarted, decode
+from ..events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    Failed,
+    JobStarted,
+    Restarted,
+    RoundsEnded,
+    SampleBegun,
+    SampleEnded,
+    Warned,
+    decode,
+)
+from .outside_times import OutsideTimes
 
 WORKER = "attnbench.bench.run.worker"
 """The module that runs jobs in a child."""
@@ -74,7 +87,7 @@ def run_job(
     child. Raises WorkerError where the user must act.
     """
     device = job.device if not job.gpu else f"cuda {job.gpu}"
-    unstarted = 0
+    unstarted, doubted = 0, False
     while job.cells:
         begun, kills = Started(), oom_kills()
         left = {cell.key: cell for cell in job.cells}
@@ -87,6 +100,7 @@ def run_job(
         with Child(target, environment_of(job.threads, job.gpu)) as child:
             child.send(encode_order(job))
             restarted = False
+            times = OutsideTimes(child.processor_seconds, on_gpu=device.startswith("cuda"))
             while left:
                 # Two limits: silence, which means a hang, and the time that the person allows to a Cell, however much
                 # it reports.
@@ -114,9 +128,25 @@ def run_job(
                     break
                 if isinstance(event, Failed):
                     raise WorkerError(event.message, event.exit_code)
+                if isinstance(event, SampleBegun | SampleEnded):
+                    times.note(event)
+                    continue
                 if isinstance(event, Restarted):
                     restarted = True
                     break
+                if blamed := times.blamed(event, left.values()):
+                    restarted = True
+                    # once it may be the machine
+                    if not doubted:
+                        doubted, (cell, why) = True, next(iter(blamed.items()))
+                        yield Warned(f"{cell.variant}: {why}; its job is timed again")
+                        break
+                    for cell, why in blamed.items():
+                        left.pop(cell.key)
+                        yield CellFinished(_failed(job, cell, Outcome.INCORRECT, why, begun, machine, device))
+                    break
+                if isinstance(event, RoundsEnded):
+                    continue
                 if isinstance(event, JobStarted):
                     machine, device = event.machine, event.device
                     ends = time.monotonic() + job.timeout if job.timeout else None
@@ -139,21 +169,17 @@ def run_job(
         ended = left.get(current, job.cells[0])
         if not reason:
             outcome, reason = classify_exit(child.exit_code, child.last_errors, oom_kills() > kills)
-        yield CellFinished(
-            Record.of(
-                ended,
-                outcome,
-                reason,
-                begun,
-                machine=machine,
-                digest=job.digests[ended.key],
-                block=job.id,
-                executor=job.executor,
-                node=job.node,
-                device=device,
-            )
-        )
+        yield CellFinished(_failed(job, ended, outcome, reason, begun, machine, device))
         job = replace(job, cells=tuple(cell for cell in job.cells if cell != ended))
+
+
+def _failed(
+    job: Job, cell: Cell, outcome: Outcome, reason: str, begun: Started, machine: Machine, device: str
+) -> Record:
+    return Record.of(
+        cell, outcome, reason, begun, machine=machine, digest=job.digests[cell.key], block=job.id,
+        executor=job.executor, node=job.node, device=device,
+    )  # fmt: skip
 
 
 def environment_of(threads: int, gpu: str = "") -> dict[str, str]:

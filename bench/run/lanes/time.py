@@ -23,8 +23,8 @@ from ...measure.machine import available_bytes
 from ...measure.memory import memory_limit
 from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave
 from ...train.objectives.registry import objective_for
-from ..context import RecordBuilder, WorkerContext, implementation_of, is_lost
-from ..events import CellStarted, Restarted
+from ..context import RecordBuilder, WorkerContext, implementation_of, is_lost, is_out_of_memory
+from ..events import CellStarted, Restarted, RoundsEnded, SampleBegun, SampleEnded
 from ..global_state import StateWatch
 from ..workloads.sweep_point import SweepWorkloads
 from ..workloads.training_step import TrainStepWorkloads
@@ -105,11 +105,18 @@ def _timed(
         turn = _Turn(context, ready)
         try:
             timing = _interleave(turn, ready, workloads)
+            turn.end()
             break
         except ChangedProcess as changed:
-            yield builders[turn.cell].failure(Incorrect(str(changed)))
+            for cell in turn.blamed():
+                yield builders[cell].failure(Incorrect(str(changed)))
             raise
         except Exception as error:
+            if turn.cell not in (guilty := turn.blamed()) and not is_out_of_memory(error):
+                # it ran alone before
+                for cell in guilty:
+                    yield builders[cell].failure(Incorrect(f"beside it {turn.cell.variant} ends with {error!r:.200}"))
+                raise ChangedProcess from error
             # all models together need more than each alone: whose turn it was goes, the others start again
             ready.pop(turn.cell)
             yield builders[turn.cell].failure(error)
@@ -196,21 +203,46 @@ class _Turn:
     ready: dict[Cell, Workload]
     cell: Cell = field(init=False)
     watch: StateWatch | None = field(init=False, default=None)
+    has_foreign: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.cell = next(iter(self.ready))
+        # looking takes milliseconds, outside of what is timed; attnbench's own variants have tests for it
+        self.has_foreign = any(not VARIANTS.is_own(cell.variant.name) for cell in self.ready)
 
     def __call__(self, name: str) -> None:
-        # looking takes milliseconds, outside of what is timed; attnbench's own variants have tests for it
-        if any(not VARIANTS.is_own(cell.variant.name) for cell in self.ready):
-            if self.watch is None:
-                self.watch = StateWatch(quick=True)
-            elif changes := self.watch.changes():
-                raise ChangedProcess(changes)
+        self.look()
         # the null control is the reference's own code
         wanted = REFERENCE if name == NULL else name
         self.cell = next(cell for cell in self.ready if str(cell.variant) == wanted)
         self.context.send(CellStarted(self.cell.key))
+
+    def blamed(self) -> list[Cell]:
+        """Whose turn it is, if its code may have changed the process; else all whose code may: never the reference."""
+        foreign = [cell for cell in self.ready if not VARIANTS.is_own(cell.variant.name)]
+        return [self.cell] if self.cell in foreign or not foreign else foreign
+
+    def look(self) -> None:
+        """Raises ChangedProcess where foreign code has changed what all share since the last look."""
+        if self.has_foreign and self.watch is None:
+            self.watch = StateWatch(quick=True)
+        elif self.watch is not None and (changes := self.watch.changes()):
+            raise ChangedProcess(changes)
+
+    def begins(self, name: str) -> None:
+        """Tells the parent, which takes the time of samples too where foreign code is among them."""
+        if self.has_foreign and name != NULL:
+            self.context.send(SampleBegun(self.cell.key))
+
+    def ended(self, name: str, seconds: float, cpu_seconds: float) -> None:
+        if self.has_foreign and name != NULL:
+            self.context.send(SampleEnded(self.cell.key, seconds, cpu_seconds))
+
+    def end(self) -> None:
+        """After the rounds."""
+        self.look()
+        if self.has_foreign:
+            self.context.send(RoundsEnded())
 
 
 def _interleave(turn: _Turn, ready: dict[Cell, Workload], workloads: Workloads) -> TimingRun:
@@ -233,4 +265,6 @@ def _interleave(turn: _Turn, ready: dict[Cell, Workload], workloads: Workloads) 
             before=turn,
             prepare={name: workload.prepare for name, workload in works.items() if workload.prepare is not None},
             drift_probe=drift_probe(workloads.device),
+            begins=turn.begins,
+            ended=turn.ended,
         )

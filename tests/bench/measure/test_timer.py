@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -111,10 +112,31 @@ def test_short_work_on_a_cpu_is_repeated_within_a_sample(
         now[0] += seconds
 
     monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    # of samples, the clock is that of the import
+    monkeypatch.setattr(clock._HostStopwatch.measure, "__defaults__", (lambda: now[0], lambda: now[0]))
     timing = interleave({"a": work}, reference="a", device=CPU, budget_seconds=0.0)
     assert timing.samples["a"].repeats == repeats
     assert timing.samples["a"].seconds == pytest.approx([seconds] * LEAST_ROUNDS)
     assert len(calls) == 2 + (repeats + 1) * LEAST_ROUNDS
+
+
+def test_a_clock_that_is_replaced_later_times_no_sample_and_a_sample_without_time_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def work() -> None:
+        monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: 0.0, process_time=lambda: 0.0))
+        sum(range(1000))
+
+    told: list[tuple[str, float, float]] = []
+    timing = interleave(
+        {"a": work}, reference="a", device=CPU, budget_seconds=0.0, begins=lambda name: told.append((name, 0.0, 0.0)),
+        ended=lambda *sample: told.append(sample),
+    )  # fmt: skip
+    assert all(seconds > 0 for seconds in timing.samples["a"].seconds)
+    assert [seconds for _, seconds, _ in told[1::2]] == pytest.approx(
+        [seconds * timing.samples["a"].repeats for seconds in timing.samples["a"].seconds]
+    )
+    assert smallest_difference([1.0, -0.06], [1.0, 1.0]) == math.inf
 
 
 def test_what_must_be_prepared_is_prepared_before_each_sample_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

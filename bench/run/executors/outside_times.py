@@ -1,0 +1,109 @@
+"""The time of each sample as the parent of a worker sees it, beside the time that the worker says.
+
+Foreign code may bend the clock of the process that it runs in: it may replace the function that is read, or go back
+after each call. It cannot bend the clock of another process. The worker tells when a sample begins and ends; messages
+are late, by as much at the beginning as at the end, so that over the rounds their delays cancel.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...core.cell import REFERENCE, Cell
+from ...core.record import Outcome, Record
+from ...core.registry import VARIANTS
+from ..events import CellFinished, Event, RoundsEnded, SampleBegun, SampleEnded
+
+SHARE = 0.1
+"""The part of a sample that may be missing from, or added to, the time that is seen from outside."""
+
+SLACK_SECONDS, SLACK_OF_A_GPU = 0.002, 0.5
+"""The same in seconds. A GPU flushes its cache and waits before its events begin, and the parent sees that too."""
+
+ERRORS = 4.0
+"""Standard errors of what is known to be right that are allowed beside these: a busy machine delays messages."""
+
+MODES = ("step_seconds", "forward_seconds", "decode_seconds")
+
+
+@dataclass(slots=True)
+class _Samples:
+    """Seconds of each sample of a Cell, by wall and processor: those seen from outside, and those that were said."""
+
+    seen: list[tuple[float, float]] = field(default_factory=list)
+    said: list[tuple[float, float]] = field(default_factory=list)
+
+    def gaps(self, clock: int) -> list[float]:
+        """Seconds of each sample that the worker leaves out, without the fifth that is largest and smallest."""
+        gaps = sorted(seen[clock] - said[clock] for seen, said in zip(self.seen, self.said, strict=True))
+        return gaps[len(gaps) // 5 : len(gaps) - len(gaps) // 5]
+
+
+class OutsideTimes:
+    """Follows the samples of one worker. `processor_seconds`: its processor time so far, as the kernel counts it."""
+
+    def __init__(self, processor_seconds: Callable[[], float], on_gpu: bool):
+        self.processor_seconds, self.slack = processor_seconds, SLACK_OF_A_GPU if on_gpu else SLACK_SECONDS
+        self.of: dict[str, _Samples] = {}
+        self.compared = False
+        self._began = "", 0.0, 0.0
+
+    def note(self, event: SampleBegun | SampleEnded) -> None:
+        """Takes the time, now."""
+        key, wall, processor = event.key, time.monotonic(), self.processor_seconds()
+        if isinstance(event, SampleBegun):
+            self._began = key, wall, processor
+        elif self._began[0] == key:
+            samples = self.of.setdefault(key, _Samples())
+            samples.seen.append((wall - self._began[1], processor - self._began[2]))
+            samples.said.append((event.seconds, event.cpu_seconds))
+
+    def blamed(self, event: Event, cells: Collection[Cell]) -> dict[Cell, str]:
+        """The Cells whose code bends a clock, with what is wrong; after the rounds, and where a Record states others.
+
+        Our own code bends none: where its times are wrong, it is the doing of all foreign code in its process.
+        """
+        wrong: dict[Cell, str] = {}
+        if isinstance(event, RoundsEnded):
+            self.compared = True
+            trusted = next((cell.key for cell in cells if str(cell.variant) == REFERENCE), "")
+            wrong = {cell: why for cell in cells if (why := self._contradiction(cell.key, trusted))}
+        elif isinstance(event, CellFinished) and event.record.cell.lane == "time":
+            if event.record.outcome is not Outcome.OK and not self.compared:
+                # it leaves the rounds, and the others begin theirs again
+                self.of.clear()
+            elif not self._agrees(event.record):
+                wrong[event.record.cell] = "its Record states other times than were told after each sample"
+        foreign = [cell for cell in cells if wrong and not VARIANTS.is_own(cell.variant.name)]
+        found = {cell: wrong[cell] for cell in foreign if cell in wrong}
+        return found or {cell: f"beside it, {why}" for cell in foreign for why in list(wrong.values())[:1]}
+
+    def _contradiction(self, key: str, trusted: str) -> str:
+        samples = self.of.get(key)
+        for clock, name in enumerate(("", " of the processor") if samples else ()):
+            gaps, honest = samples.gaps(clock), self.of[trusted].gaps(clock) if trusted in self.of else [0.0]
+            whole = statistics.fmean(seen[clock] for seen in samples.seen)
+            error = np.std(honest) / math.sqrt(len(honest))
+            # not a number where the kernel does not tell
+            if abs(statistics.fmean(gaps)) > SHARE * whole + self.slack + ERRORS * error:
+                said = statistics.fmean(each[clock] for each in samples.said)
+                return (
+                    f"a sample takes {whole:.3g} s{name} as another process sees it, and {said:.3g} s by its own clock"
+                )
+        return ""
+
+    def _agrees(self, record: Record) -> bool:
+        """True if a Record has the times that were compared, or none."""
+        timed = next(filter(None, map(record.first, MODES)), None)
+        if timed is None or record.outcome is not Outcome.OK:
+            return True
+        said = [seconds for seconds, _ in self.of[record.key].said] if record.key in self.of else []
+        repeats = timed.where.get("repeats", 1)
+        same = (math.isclose(a * repeats, b, rel_tol=1e-6) for a, b in zip(timed.samples, said, strict=False))
+        return self.compared and len(said) == len(timed.samples) and all(same)
