@@ -39,13 +39,18 @@ class FindData(Request[Provenance | None]):
             return task.load(here, task.recipe(self.preset), 0, self.selection).provenance
         # what is ready is silent, and whoever only asks does not want hours of preparation
         here = place(self.data_dir, True, _stop, _stop)
+        ways = task.availability(here)
         try:
-            if any(way.ready for way in task.availability(here)):
+            if any(way.ready for way in ways):
                 return task.load(here, task.recipe(self.preset), 0, self.selection).provenance
         except _Work:
             pass
         except DataError as lack:
             reporter.notice(str(lack))
+        for way in ways:
+            if way.fidelity == "own" and not way.ready:
+                # no run gets a file that somebody names and that is not there, or is none
+                raise DataError(f"{way.detail}; {way.advice}")
         return None
 
 

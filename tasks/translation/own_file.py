@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...bench.core.files import open_regular
 from ..contract import Availability, DataError, DataPlace
 from ..data.own_file import MOST_BYTES, own_checksum, own_file
 from ..data.prepared import PreparedData
@@ -14,6 +15,8 @@ from .parallel import ParallelSet, read_lines
 from .sources import PairsSource
 
 WANTED = "a file with SOURCE<tab>TARGET on each line"
+MOST_BYTES_OF_A_LINE = 2**20
+
 FEWEST = 20
 """Pairs of a file: a tenth tests, and a tenth of the rest validates."""
 
@@ -25,9 +28,18 @@ class OwnFileSource(PairsSource):
     path: Path
 
     def availability(self, place: DataPlace) -> Availability:
-        return own_file(self.path, WANTED)
+        found = own_file(self.path, WANTED)
+        if found.ready and self.path.suffix != ".gz":
+            with open_regular(self.path) as file:
+                has_tab = b"\t" in file.readline(MOST_BYTES_OF_A_LINE)
+            if not has_tab:
+                return replace(found, ready=False, detail=f"{self.path}: line 1 has no tab")
+        return found
 
     def prepared(self, place: DataPlace) -> PreparedData | None:
+        way = self.availability(place)
+        if not way.ready:
+            raise DataError(f"{way.detail}; {way.advice}")
         files = own_checksum(place, self.task, self.path, WANTED)
         return self.prepare_raw(place, "file", files, lambda: self._read(files))
 

@@ -1,14 +1,16 @@
 """`--text` and `--pairs` are tasks of these files, and `--call` goes into the names of foreign code."""
 
 import json
+import os
 
 import pytest
 import typer
 from command_lines import answer
 
+import attnbench
 from attnbench.bench.cli.options import selected
 from attnbench.bench.core.decode import decode_hook
-from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.core.errors import DataError, SelectionError
 from attnbench.bench.core.spec import Spec
 
 
@@ -32,6 +34,28 @@ def test_files_become_tasks_beside_those_that_are_named(given, tasks):
 def test_a_path_that_no_name_can_hold_is_refused(path):
     with pytest.raises(typer.BadParameter, match="path"):
         selected(options(text=path))
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "said"),
+    [
+        ("text", "empty.txt", "empty.txt: it is empty; name a file of text, from /"),
+        ("text", "pipe", "pipe: expected a file, got a named pipe; name a file of text"),
+        ("text", "/dev/zero", "/dev/zero: expected a file, got a device; name a file of text"),
+        ("text", ".", "expected a file, got a folder"),
+        ("pairs", "alone.tsv", "alone.tsv: line 1 has no tab; name a file with SOURCE<tab>TARGET on each line"),
+    ],
+)
+def test_a_plan_refuses_a_file_as_a_run_does(option, name, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "alone.tsv").write_text("alone\n")
+    os.mkfifo(tmp_path / "pipe")
+    task = {"text": f"text[file={name}]", "pairs": f"parallel[file={name}]"}[option]
+    for does in (attnbench.plan, attnbench.run):
+        with pytest.raises(DataError) as refused:
+            does("softmax", task, preset="smoke", results=tmp_path / "r")
+        assert said in str(refused.value)
 
 
 CALL = "m(x, {'scale': 2, 'seen': seen})[0]"

@@ -59,6 +59,7 @@ def test_a_tenth_tests_and_all_pairs_are_in_one_part(load):
             "".join(f"{at}\t{s}\t{at + 7}\t{t}\n" for at, (s, t) in enumerate(PAIRS)).encode(),
             "expected sentences in the first column of my.tsv, got numbers alone; it has 4 columns, and `cut -f 2,4 ",
         ),
+        (b"alone\n" + lines(PAIRS), "my.tsv: line 1 has no tab; name a file with SOURCE<tab>TARGET on each line"),
         (lines(PAIRS[:2]) + b"alone\n" + lines(PAIRS), "expected SOURCE<tab>TARGET in my.tsv, line 3; got no tab"),
         ("grüßt\tsalue\n".encode("latin-1") * 40, "expected UTF-8 text in .*my.tsv, got byte 0xfc"),
     ],
