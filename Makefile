@@ -37,7 +37,7 @@ demo: $(VENV)/.demo
 	@echo
 	@echo 'softmax and entmax15 recall nearly everything after 300 steps; linear and local attention do not, and one seed ranks nothing.'
 	@echo 'The same pairs with three seeds and longer training, for ranks: $(BIN)/attnbench run --suite synthetic-short'
-	@echo 'One page on a variant of your own, in minutes: $(BIN)/attnbench probe NAME'
+	@echo 'One page on a variant of your own, in minutes: $(BIN)/attnbench judge NAME'
 	@echo 'This board again: $(BIN)/attnbench leaderboard --results results/local/demo --notes'
 
 test: $(VENV)/.test

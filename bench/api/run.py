@@ -127,7 +127,7 @@ def register(name: str, target: type) -> None:
         what = f"the class {target.__name__}" if isinstance(target, type) else f"a {type(target).__name__}"
         raise SelectionError(
             f"expected a Variant, a Task or what score_map makes, got {what}; any module or function runs as it is, by "
-            "the name of its file: `mine.py:MyAttention` in check, probe, run and audit"
+            "the name of its file: `mine.py:MyAttention` in judge, audit, check and run"
         )
     module, file = target.__module__, getattr(sys.modules[target.__module__], "__file__", None)
     if file is None or "<locals>" in target.__qualname__:

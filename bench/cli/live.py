@@ -44,11 +44,11 @@ QUIET_SECONDS = 30.0
 class TimeLeft:
     """The time left of a run: the estimates of its plan, corrected by the time that what has ended took.
 
-    It may have several plans, one after another. `later`: estimated seconds of what follows the present one.
+    It may have several plans, one after another.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self.later = 0.0
+        self._later = 0.0
         self._clock, self._begun = clock, 0.0
         self._ended, self._plan = 0.0, Plan(steps=(), jobs=())
         self._left: dict[str, Step] = {}
@@ -56,7 +56,9 @@ class TimeLeft:
         # what was left at the last event, and when that was
         self._at: tuple[float, float] = (0.0, 0.0)
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, later: float = 0.0) -> None:
+        """Another plan, of what is left and to be run; `later`: estimated seconds of what follows it."""
+        self._later = later
         self._begun = self._begun or self._clock()
         self._ended += self._plan.seconds - self._rest()
         self._plan, self._left, self._shares = plan, {step.cell.key: step for step in plan.left}, {}
@@ -79,10 +81,10 @@ class TimeLeft:
     def _correct(self) -> None:
         rest = self._rest()
         ended = self._ended + self._plan.seconds - rest
-        prior = PRIOR * (ended + rest + self.later)
+        prior = PRIOR * (ended + rest + self._later)
         now = self._clock()
         factor = (now - self._begun + prior) / (ended + prior) if prior else 0.0
-        self._at = (rest + self.later) * factor, now
+        self._at = (rest + self._later) * factor, now
 
     def seconds(self) -> float | None:
         """None where nothing was estimated. Between two events it counts down."""
@@ -104,7 +106,7 @@ class _LeftColumn(TimeRemainingColumn):
 class Live(RunListener):
     """Shows a run on the error stream, so that the leaderboard alone is on standard output.
 
-    `brief`: of Cells that end only failures get a line.
+    `brief`: of the run only the time left of all, and of Cells that end only failures get a line.
     """
 
     estimates = True
@@ -174,10 +176,13 @@ class Live(RunListener):
         # the first line says the preset of the whole run
         self._names = {step.cell.key: str(step.cell).replace(f", {preset}, seed ", ", seed ", 1) for step in plan.steps}
         self._cells = {step.cell.key: step.cell for step in plan.steps}
-        self.left.begin(plan)
+        self.left.begin(plan, self.later)
         estimate = f", about {duration(plan.seconds)}" if plan.seconds >= 1 else ""
         unknown = f", {plan.unknown} of unknown cost" if plan.unknown and estimate else ""
-        if not self._brief:
+        if self._brief:
+            rest = self._time_left()
+            self.notice(f"  {rest} in all" if rest and left else "  measured before")
+        else:
             self.notice(
                 f"preset {preset}, {machine.processor}, {machine.threads} threads"
                 + (f", {', '.join(machine.accelerators)}" if machine.accelerators else "")

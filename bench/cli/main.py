@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-RESUMABLE = ("run", "data")
+RESUMABLE = ("run", "data", "judge")
 """Commands whose finished work is kept, and that go on where they were interrupted."""
 
 __all__ = ["main"]

@@ -35,7 +35,7 @@ $commands
 VARIANT_COMMANDS = """\
     attnbench check $name
     attnbench run --variants $name --task recall --preset smoke
-    attnbench probe $name"""
+    attnbench judge $name"""
 
 TASK_COMMANDS = """\
     attnbench run --variants rela --task $name --preset smoke"""

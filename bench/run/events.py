@@ -168,9 +168,13 @@ def decode(line: bytes) -> Event:
 
 
 class RunListener(Reporter):
-    """Follows a run; every method returns at once. `estimates`: whether it shows how long the run may take."""
+    """Follows a run; every method returns at once.
+
+    `estimates`: whether it shows how long the run may take; `later`: the seconds that runs behind this one may take.
+    """
 
     estimates: bool = False
+    later: float = 0.0
 
     def begin(self, plan: Plan, preset: str, machine: Machine) -> None:
         """The plan is made and its first cell starts; again where the trials of learning rates ask for others."""

@@ -90,7 +90,7 @@ def test_the_core_runs_without_a_wing(wing, copy_without):
 def test_the_core_and_its_tests_run_without_any_wing(copy_without, tmp_path):
     run = copy_without(*WINGS)
     shown = run("--help")
-    assert not [name for name in ("audit", "probe", "choose", "convert", "merge") if f"│ {name} " in shown]
+    assert not [name for name in ("audit", "judge", "choose", "convert", "merge") if f"│ {name} " in shown]
     run(*RUN.split())
     for words in ("leaderboard --results results", "status --results results", "show rela", "check no-attention"):
         run(*words.split())

@@ -99,8 +99,8 @@ dashboard --results {RESULTS} --figures bmp
 list varients
 show 'rela['
 show 'quick[steps=0]'
-probe rela --device nowhere
-probe rela --results /dev/null
+judge rela --device nowhere
+judge rela --results /dev/null
 controls {NAME} --results {RESULTS}
 controls rela --jobs 0
 audit nowhere.py:Mine --call 'm(x)|1'

@@ -20,7 +20,7 @@ RESULTS = str(Path(__file__).parents[3] / "results")
     [
         # words that are none, or in a wrong place
         ("leaderbord --results results", "Did you mean 'leaderboard'?"),
-        ("prob rela", "Did you mean 'probe'?"),
+        ("judg rela", "Did you mean 'judge'?"),
         ("run rela lra-text", "`attnbench run --variants rela,entmax15 --task lra-text`"),
         ("--variants rela run", "`attnbench run --variants rela,entmax15 --task lra-text`"),
         ("new my-attention", "`attnbench new variant my-attention`"),

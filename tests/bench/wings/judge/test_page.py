@@ -1,4 +1,4 @@
-"""The page of a probe, from planted Records: each statement, its evidence, and who behaves alike."""
+"""The page of a judgement, from planted Records: each statement, its evidence, and who behaves alike."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ import pytest
 from attnbench.bench.core.metrics import Interval
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.store.table import table_of
-from attnbench.bench.wings.probe.page import ProbedCost, costs_of, probe_report
-from attnbench.bench.wings.probe.score import Examined, Neighbour, neighbours, probed_task
+from attnbench.bench.wings.judge.page import JudgedCost, costs_of, judge_report
+from attnbench.bench.wings.judge.score import Audited, Examined, Neighbour, judged_task, neighbours
 
 GREEN = Examined(holding=("causal", "padding content", "padding length"), not_applicable=4, seconds=12.0)
 RECALL = ((64, 4), (64, 16), (128, 32), (256, 64), (512, 16), (2048, 16))
@@ -37,9 +37,10 @@ def two(bench):
     return bench(task="recall", preset="quick[learning_rate=0.004]"), bench(task="selective-copy", preset="quick")
 
 
-def page(tasks, costs=(), nearest=(), examined=GREEN):
-    pairs = [(probed_task(own), None if other is None else probed_task(other)) for own, other in tasks]
-    return probe_report("mine", examined, pairs, costs, nearest)
+def page(tasks, costs=(), nearest=(), examined=GREEN, audited=Audited()):  # noqa: B008
+    pairs = [(judged_task(own), None if other is None else judged_task(other)) for own, other in tasks]
+    more = {"costs": costs, "nearest": nearest, "complete": True}
+    return judge_report("mine", examined, audited=audited, tasks=pairs, **more)
 
 
 def line(found, topic):
@@ -53,11 +54,11 @@ def test_the_headline_says_how_much_how_far_and_that_it_is_right(two):
         (recall(of_recall, "mine", [1, 1, 1, 0.98, 1, 0.95]), recall(of_recall, "softmax", [1] * 6)),
         (copy(of_copy, "mine", [1, 0.96, 0.4]), copy(of_copy, "softmax", [1, 1, 0.5])),
     ])  # fmt: skip
-    assert found.headline == (
-        "recalls 63 of 64 pairs · holds to 16× its training length in recall"
-        " · holds to 4× its training length in selective-copy"
-        " · causal, padding-safe"
-    )
+    assert dict(found.answers) == {
+        "right?": "nothing fails: causal, padding-safe",
+        "better?": "worse than softmax in recall; worse than softmax in selective-copy; recalls 63 of 64 pairs; holds "
+        "to 16× its training length in recall; holds to 4× its training length in selective-copy",
+    }
     assert found.passed and found.complete
     assert line(found, "recall").text.startswith(
         "worse than softmax (98.8 against 100.0 % of all settings): recalls 63 of 64 pairs; holds to 16× its training"
@@ -74,19 +75,19 @@ def test_the_headline_says_how_much_how_far_and_that_it_is_right(two):
 
 def test_tasks_that_hold_as_far_are_named_together(two):
     found = page([(recall(two[0], "mine", [1] * 6), None), (copy(two[1], "mine", [1, 1, 1]), None)])
-    assert "holds to 16× its training length in recall and selective-copy ·" in found.headline
+    assert found.headline.endswith("holds to 16× its training length in recall and selective-copy")
 
 
 def test_what_is_not_learned_at_the_training_length_holds_nowhere(two):
     own = copy(two[1], "mine", [0.5, 0.95, 0.95])
     found = page([(own, None)])
-    assert found.headline == "only 50 % right in selective-copy as trained · causal, padding-safe"
+    assert dict(found.answers)["better?"] == "only 50 % right in selective-copy as trained"
     assert "holds" not in line(found, "selective-copy").text
 
 
 def test_a_length_just_within_training_stands_for_it(two):
-    probed = probed_task(recall(two[0], "mine", [1, 1, 1, 1, 0.5, 0.5]))
-    assert (probed.at_training_length, probed.holds_to) == (1.0, 1.0)
+    judged = judged_task(recall(two[0], "mine", [1, 1, 1, 1, 0.5, 0.5]))
+    assert (judged.at_training_length, judged.holds_to) == (1.0, 1.0)
 
 
 def test_a_training_without_a_result_says_why(two):
@@ -96,18 +97,51 @@ def test_a_training_without_a_result_says_why(two):
     assert "crashed in selective-copy" in found.headline
 
 
-def test_a_red_gate_leaves_no_number_on_the_page():
+def test_what_is_measured_in_spite_of_a_failure_says_so_on_each_line(two):
     red = Examined(holding=("finite",), failures=("causal: output 3 sees key 5",))
-    found = page([], examined=red)
-    assert not found.passed and [each.topic for each in found.lines] == ["gate"]
-    assert found.headline.startswith("incorrect: 1 ") and found.lines[0].evidence == red.failures
+    told = Audited(verdict="fails: future", failures=("future: leak at distance 1",), seconds=4.0)
+    own = copy(two[1], "mine", [1, 1, 1])
+    cost = JudgedCost(length=1024, ratio=Interval(0.8, 0.78, 0.82), rounds=9)
+    found = page([(own, copy(two[1], "softmax", [1, 1, 0.5]))], [cost], examined=red, audited=told)
+    assert not found.passed and found.complete
+    assert [each.topic for each in found.lines] == ["audit", "gate", "selective-copy", "cost", "nearest"]
+    assert found.lines[0].evidence == told.failures and found.lines[1].evidence == red.failures
+    for topic in ("selective-copy", "cost"):
+        assert line(found, topic).text.startswith("measured although causal and future fail: ")
+    assert dict(found.answers)["right?"] == "no: causal and future fail"
+    assert "no board shows" in found.notes[0]
+
+
+def test_what_the_gate_finds_only_at_the_measured_length_marks_its_line(two):
+    own = copy(two[1], "mine", [1, 1, 1], reason="padding: moves the rest")
+    assert line(page([(own, None)]), "selective-copy").text.startswith("measured although padding fails: ")
+
+
+def test_the_page_grows_line_by_line_and_fits_80_columns(two):
+    own, beside = (judged_task(recall(two[0], name, [1] * 6)) for name in ("mine", "softmax"))
+    told = Audited(verdict="nothing fails", seconds=4.0)
+    first = judge_report("mine", None, audited=told)
+    second = judge_report("mine", GREEN, audited=told)
+    third = judge_report("mine", GREEN, audited=told, tasks=[(own, beside)])
+    assert first.lines == second.lines[:1] and second.lines == third.lines[:2] and len(third.lines) == 3
+    assert not first.answers and not third.complete and "better?" in dict(third.answers)
+    text = str(third)
+    assert max(map(len, text.split("\n"))) <= 80 and text.startswith("audit           nothing fails (4 s)\n")
+    assert text.index("In short: mine\nright?          nothing fails") > text.index("recall          ")
+
+
+def test_a_layer_is_timed_beside_its_like(two):
+    cost = JudgedCost(length=1024, ratio=Interval(0.8, 0.78, 0.82), rounds=9)
+    found = page([], [cost], examined=replace(GREEN, projects=True, sees_order=True))
+    assert line(found, "cost").evidence[0] == "a layer, beside softmax with the same projections and rotary positions"
+    assert line(page([], [cost]), "cost").evidence[0].startswith("1,024 tokens")
 
 
 def test_without_a_causal_form_the_page_says_what_stands_for_the_tasks(bench):
     b = bench(task="max-pooled")
     b.train("mine", [0.97], setting=SETTING | {"length": 64})
     found = page([(b.records[0], None)], examined=Examined(holding=GREEN.holding[1:], causal=False))
-    assert found.headline == "97 % right in max-pooled · no causal form, padding-safe"
+    assert found.headline == "nothing fails: no causal form, padding-safe · 97 % right in max-pooled"
     assert any("max-pooled stands" in note for note in found.notes)
 
 
@@ -199,7 +233,7 @@ def test_each_line_says_better_equal_or_worse_as_far_as_the_examples_tell(two):
 
 
 def test_a_machine_too_busy_to_tell_says_so_instead_of_equal():
-    cost = ProbedCost(length=1024, ratio=Interval(1.1, 0.3, 4.0), even=True, floor=2.03, rounds=5)
+    cost = JudgedCost(length=1024, ratio=Interval(1.1, 0.3, 4.0), even=True, floor=2.03, rounds=5)
     assert (
         "cost unknown at 1,024 tokens: this machine is too busy now (noise of a factor of 7.6"
         in page([], [cost]).headline
@@ -209,10 +243,10 @@ def test_a_machine_too_busy_to_tell_says_so_instead_of_equal():
 def test_the_report_prints_as_its_page_and_says_who_has_rotary_positions(two):
     own = copy(two[1], "mine", [1, 0.96, 0.4])
     found = page([(own, None)], examined=replace(GREEN, sees_order=True))
-    assert str(found).startswith(f"mine: {found.headline}\n\ngate ")
+    assert str(found).startswith("gate  ") and "In short: mine\n" in str(found)
     (row,) = [text.split() for text in str(found).split("\n") if text.split()[:1] == ["mine"]]
     assert row == ["mine", "100.0", "96.0", "40.0"]
-    assert "softmax has them beside it (positions=rope)" in str(found)
+    assert any("softmax has them beside it (positions=rope)" in note for note in found.notes)
 
 
 def test_what_holds_at_no_longer_length_works_only_up_to_its_own(two):

@@ -1,9 +1,10 @@
-"""The page of a probe: what one variant can do, in a line, with the numbers that each part of it rests on."""
+"""The page of a judgement: is it right, better, dear? Each line with the numbers that it rests on."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -17,7 +18,13 @@ from ...score.settings import LENGTH, series_of
 from ...stats.format import listed, percent
 from ...stats.scoring import ratio
 from ...store.table import table_of
-from .score import CAUSAL_TASKS, HELD, Examined, Neighbour, ProbedTask
+from .score import CAUSAL_TASKS, HELD, Audited, Examined, JudgedTask, Neighbour
+
+WIDTH, TOPIC_WIDTH = 80, 16
+"""Columns of a line, and of the word before it."""
+
+NAMED = 3
+"""The most failures that a sentence names."""
 
 HEADLINE_LENGTH = 1_024
 """Tokens at which the headline states the cost, or else the longest length that was timed."""
@@ -33,7 +40,7 @@ NEIGHBOURS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedCost:
+class JudgedCost:
     """A training step of attention alone at `length` tokens, by ratio to the reference; `reason` where there is none.
 
     `floor`: the noise floor of all lengths, as a log-ratio. `even`: the difference to 1 is within it, or within its own
@@ -49,7 +56,7 @@ class ProbedCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeTable:
+class JudgeTable:
     """Accuracies along one axis of a task, in per cent: a row each of the variant and the reference."""
 
     task: str
@@ -69,100 +76,176 @@ class ProbeTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeLine:
+class JudgeLine:
     """One statement about the variant and what it rests on."""
 
     topic: str
     text: str
     evidence: tuple[str, ...] = ()
-    tables: tuple[ProbeTable, ...] = ()
+    tables: tuple[JudgeTable, ...] = ()
+
+    def __str__(self) -> str:
+        """The line for a terminal of 80 columns; a reason of a plugin makes no line of its own."""
+        below = [wrapped(" " * TOPIC_WIDTH, text) for text in self.evidence]
+        rows = [" " * TOPIC_WIDTH + row for table in self.tables for row in table.as_text()]
+        return "\n".join([wrapped(f"{self.topic:{TOPIC_WIDTH}}", self.text), *below, *rows])
+
+
+def wrapped(first: str, text: str) -> str:
+    """The text behind `first`, in lines of 80 columns that begin below it."""
+    return "\n".join(
+        textwrap.wrap(
+            " ".join(text.split()), WIDTH, initial_indent=first, subsequent_indent=" " * len(first),
+            break_on_hyphens=False, break_long_words=False,
+        )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeReport:
-    """The page: `headline`, then its lines. `passed`: the gate is green; `complete`: no training failed."""
+class JudgeReport:
+    """The page, or as much of it as is measured: its lines, and what they say in short.
+
+    `answers`: to the three questions: right, better, cost. `passed`: audit and gate are green; `complete`: nothing is
+    left to measure and no training failed.
+    """
 
     variant: str
-    headline: str
-    lines: tuple[ProbeLine, ...]
+    answers: tuple[tuple[str, str], ...]
+    lines: tuple[JudgeLine, ...]
     notes: tuple[str, ...] = ()
     passed: bool = True
     unsupported: bool = False
     complete: bool = True
 
+    @property
+    def headline(self) -> str:
+        return " · ".join(text for _, text in self.answers)
+
+    @property
+    def ending(self) -> str:
+        """The answers and the notes, which stand below the lines."""
+        answers = [wrapped(f"{question:{TOPIC_WIDTH}}", text) for question, text in self.answers]
+        return "\n".join(["", f"In short: {self.variant}", *answers, "", *(wrapped("", text) for text in self.notes)])
+
     def __str__(self) -> str:
         """The page as text."""
-        width = max(len(line.topic) for line in self.lines) + 2
-        found = [f"{self.variant}: {self.headline}", ""]
-        for line in self.lines:
-            below = (*line.evidence, *(row for table in line.tables for row in table.as_text()))
-            found += [f"{line.topic:{width}}{line.text}", *(f"{'':{width}}{text}" for text in below)]
-        # a reason of a plugin makes no line of its own
-        return "\n".join(text.replace("\n", " ") for text in [*found, "", *self.notes])
+        return "\n".join([*map(str, self.lines), self.ending])
 
 
-def probe_report(
+def judge_report(
     variant: str,
-    examined: Examined,
-    tasks: Sequence[tuple[ProbedTask, ProbedTask | None]],
-    costs: Sequence[ProbedCost],
-    nearest: Sequence[Neighbour],
-) -> ProbeReport:
-    """The page of `variant`.
+    examined: Examined | None,
+    *,
+    audited: Audited,
+    tasks: Sequence[tuple[JudgedTask, JudgedTask | None]] = (),
+    costs: Sequence[JudgedCost] = (),
+    nearest: Sequence[Neighbour] = (),
+    complete: bool = False,
+    short: bool = False,
+) -> JudgeReport:
+    """The page of `variant`, as far as it is measured; `complete` where nothing follows.
 
-    tasks: each with what the reference reached, None where it has no result. costs: by length.
+    examined: None before the gate has run. tasks: each with what the reference reached, None where it has no result.
+    costs: by length. short: whether less was asked for than a whole page.
     """
-    gate = gate_line(examined)
-    lines = [gate]
-    if not examined.passed:
-        return ProbeReport(
-            variant=variant,
-            headline=gate.text,
-            lines=(gate,),
-            notes=("Nothing was trained or timed: the numbers of a variant that breaks a promise say nothing.",),
-            passed=False,
-            unsupported=examined.unsupported,
-        )
-    lines += [task_line(own, reference) for own, reference in tasks]
-    lines.append(cost_line(costs))
-    lines.append(nearest_line(variant, nearest))
-    parts = [*_abilities([own for own, _ in tasks]), _cost_in_brief(costs), gate.text]
+    lines = [audit_line(audited)] if audited.question or audited.verdict else []
+    lines += [gate_line(examined)] if examined else []
+    wrong = bool(audited.failures) or bool(examined and (examined.failures or examined.problem))
+    although = _although(audited, examined)
+    lines += [task_line(own, reference, although) for own, reference in tasks]
+    if costs:
+        lines.append(cost_line(costs, examined, although))
+    if complete:
+        lines.append(nearest_line(variant, nearest))
     ended = {own.outcome for own, _ in tasks}
-    return ProbeReport(
+    own_tasks = [own for own, _ in tasks]
+    return JudgeReport(
         variant=variant,
-        headline=" · ".join(filter(None, parts)),
+        answers=tuple(_answers(audited, examined, tasks, costs)),
         lines=tuple(lines),
-        notes=tuple(_notes(variant, examined, [own for own, _ in tasks])),
-        complete=ended <= {Outcome.OK, Outcome.UNSUPPORTED},
+        notes=tuple(_notes(variant, examined, own_tasks, although, short)) if examined and tasks else (),
+        passed=not wrong,
+        unsupported=bool(examined and examined.unsupported),
+        complete=complete and ended <= {Outcome.OK, Outcome.UNSUPPORTED},
     )
 
 
-def gate_line(examined: Examined) -> ProbeLine:
+def _although(audited: Audited, examined: Examined | None) -> str:
+    """The names of what fails in words, of the gate first."""
+    failures = [*(examined.failures if examined else ()), *audited.failures]
+    return _fails(list(dict.fromkeys(each.partition(":")[0] for each in failures)))
+
+
+def _fails(names: Sequence[str]) -> str:
+    """
+    >>> _fails(["causal"]), _fails(["causal", "padding"]), _fails([])
+    ('causal fails', 'causal and padding fail', '')
+    """
+    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
+    return f"{listed([*names[:NAMED], *more])} fail{'s' * (len(names) == 1)}" if names else ""
+
+
+def _answers(
+    audited: Audited,
+    examined: Examined | None,
+    tasks: Sequence[tuple[JudgedTask, JudgedTask | None]],
+    costs: Sequence[JudgedCost],
+) -> Iterator[tuple[str, str]]:
+    failing = _although(audited, examined)
+    if examined is not None and examined.problem:
+        yield "right?", f"unknown: {examined.problem}"
+    elif failing:
+        yield "right?", f"no: {failing}"
+    elif examined is not None:
+        yield "right?", f"nothing fails: {gate_line(examined).text}"
+    if tasks:
+        compared = [f"{_beside(own, reference)} in {own.task}" for own, reference in tasks if _beside(own, reference)]
+        yield "better?", "; ".join([*compared, *_abilities([own for own, _ in tasks])])
+    if costs and examined:
+        yield "cost?", cost_line(costs, examined).text
+
+
+def audit_line(audited: Audited) -> JudgeLine:
+    """The line that says what the audit of the module as it is found.
+
+    >>> audit_line(Audited(verdict="nothing fails", seconds=4.6)).text
+    'nothing fails (5 s)'
+    """
+    if audited.question:
+        return JudgeLine(topic="audit", text=f"not audited: {audited.question}")
+    return JudgeLine(topic="audit", text=f"{audited.verdict} ({audited.seconds:.0f} s)", evidence=audited.failures)
+
+
+def gate_line(examined: Examined) -> JudgeLine:
     """The line that says whether the variant keeps what it promises.
 
     >>> gate_line(Examined(holding=("causal", "padding content", "padding length"))).text
     'causal, padding-safe'
     """
     if examined.problem:
-        return ProbeLine(topic="gate", text=examined.problem)
+        return JudgeLine(topic="gate", text=examined.problem)
     if examined.failures:
         words = f"incorrect: {len(examined.failures)} of the gate's properties fail"
-        return ProbeLine(topic="gate", text=words, evidence=examined.failures)
+        return JudgeLine(topic="gate", text=words, evidence=examined.failures)
     holds = {"causal": "causal" in examined.holding}
     holds["padding-safe"] = {"padding content", "padding length"} <= set(examined.holding)
     named = [word for word, held in holds.items() if held]
     if not examined.causal:
         named.insert(0, "no causal form")
     counted = f"{len(examined.holding)} properties hold, none fails, {examined.not_applicable} do not apply"
-    return ProbeLine(
+    return JudgeLine(
         topic="gate", text=", ".join(named) or "keeps its promises", evidence=(f"{counted} ({examined.seconds:.0f} s)",)
     )
 
 
-def task_line(own: ProbedTask, reference: ProbedTask | None) -> ProbeLine:
-    """One task: what was reached, with the accuracy at every setting, the reference beside it, and the budget."""
+def task_line(own: JudgedTask, reference: JudgedTask | None, although: str = "") -> JudgeLine:
+    """One task: what was reached, with the accuracy at every setting, the reference beside it, and the budget.
+
+    although: what fails, where it was measured all the same.
+    """
+    although = although or _fails([own.reason.partition(":")[0]] if own.reason else [])
     if own.outcome != Outcome.OK:
-        return ProbeLine(topic=own.task, text=f"no result: {own.outcome}: {own.reason}")
+        return JudgeLine(topic=own.task, text=f"no result: {own.outcome}: {own.reason}")
     parts = []
     if (pairs := own.at_most_pairs) is not None:
         parts.append(_recalls(pairs))
@@ -176,34 +259,45 @@ def task_line(own: ProbedTask, reference: ProbedTask | None) -> ProbeLine:
     elif at is not None:
         parts.append(f"{percent(at)} right")
     budget = f"{own.steps:,} steps in {own.seconds:.0f} s, learning rate {own.learning_rate:g}, seed {own.seed}"
-    return ProbeLine(
+    compared = _beside(own, reference)
+    if compared and reference is not None:
+        compared += f" ({100 * _mean(own, reference):.1f} against {100 * _mean(reference, own):.1f} % of all settings)"
+    marked = f"measured although {although}: " if although else ""
+    return JudgeLine(
         topic=own.task,
-        text=": ".join(filter(None, [_beside(own, reference), "; ".join(filter(None, parts))])),
+        text=marked + ": ".join(filter(None, [compared, "; ".join(filter(None, parts))])),
         evidence=(f"{budget}, {own.examples:,} test examples", *_whole(own, reference)),
         tables=tuple(_tables(own, reference)),
     )
 
 
-def _beside(own: ProbedTask, reference: ProbedTask | None) -> str:
+def _beside(own: JudgedTask, reference: JudgedTask | None) -> str:
     """Better, equal or worse than the reference at the same settings, as far as this many test examples can tell.
 
     Two standard errors of the difference of two shares, each with one example more right and one more wrong.
     """
     if reference is None or own.variant == reference.variant or reference.outcome != Outcome.OK:
         return ""
-    both = own.accuracies.keys() & reference.accuracies.keys()
-    if not both:
+    if not own.accuracies.keys() & reference.accuracies.keys():
         return ""
-    mine, theirs = (fmean(task.accuracies[place] for place in both) for task in (own, reference))
+    mine, theirs = _mean(own, reference), _mean(reference, own)
     shares = [(share * own.examples + 1) / (own.examples + 2) for share in (mine, theirs)]
     error = math.sqrt(sum(share * (1 - share) for share in shares) / max(own.examples, 1))
     word = "equal to" if abs(mine - theirs) <= 2 * error else "better than" if mine > theirs else "worse than"
-    return f"{word} {REFERENCE} ({100 * mine:.1f} against {100 * theirs:.1f} % of all settings)"
+    return f"{word} {REFERENCE}"
 
 
-def cost_line(costs: Sequence[ProbedCost]) -> ProbeLine:
+def _mean(task: JudgedTask, other: JudgedTask) -> float:
+    """The accuracy over the settings that both have."""
+    return fmean(task.accuracies[place] for place in task.accuracies.keys() & other.accuracies.keys())
+
+
+def cost_line(costs: Sequence[JudgedCost], examined: Examined | None = None, although: str = "") -> JudgeLine:
     """The time of a training step at every length, as a ratio to the reference."""
     evidence = []
+    if examined is not None and examined.projects:
+        turned = " and rotary positions" if examined.sees_order else ""
+        evidence.append(f"a layer, beside {REFERENCE} with the same projections{turned}")
     for cost in costs:
         if cost.ratio is None:
             evidence.append(f"{cost.length:,} tokens: {cost.reason}")
@@ -215,11 +309,12 @@ def cost_line(costs: Sequence[ProbedCost]) -> ProbeLine:
         )
     if floors := [cost.floor for cost in costs if cost.floor]:
         evidence.append(f"noise floor {format_log_difference(max(floors))}, by {REFERENCE} against itself")
-    text = _cost_in_brief(costs) or "no cost was measured"
-    return ProbeLine(topic="cost", text=text, evidence=tuple(evidence))
+    marked = f"measured although {although}: " if although else ""
+    text = marked + (_cost_in_brief(costs) or "no cost was measured")
+    return JudgeLine(topic="cost", text=text, evidence=tuple(evidence))
 
 
-def costs_of(records: Sequence[Record], variant: str) -> list[ProbedCost]:
+def costs_of(records: Sequence[Record], variant: str) -> list[JudgedCost]:
     """The cost of a training step at every length that these Records of a sweep timed, the shortest first."""
     table = table_of(records)
     timings = {key: costs_by_variant(table, key) for key in board_keys(table)}
@@ -232,22 +327,22 @@ def costs_of(records: Sequence[Record], variant: str) -> list[ProbedCost]:
         length = int(table.rows[cost.row].setting.get("length") or 0)
         if cost.cost is None:
             reason = ": ".join(filter(None, (cost.outcome if cost.outcome != Outcome.OK else "", cost.reason)))
-            found.append(ProbedCost(length=length, reason=reason))
+            found.append(JudgedCost(length=length, reason=reason))
             continue
         even = abs(cost.cost.value) <= max(floor, cost.cost.half_width())
         rounds = len(cost.seconds)
-        found.append(ProbedCost(length=length, ratio=ratio(cost.cost), even=even, floor=floor, rounds=rounds))
+        found.append(JudgedCost(length=length, ratio=ratio(cost.cost), even=even, floor=floor, rounds=rounds))
     return sorted(found, key=lambda one: one.length)
 
 
-def nearest_line(variant: str, nearest: Sequence[Neighbour]) -> ProbeLine:
+def nearest_line(variant: str, nearest: Sequence[Neighbour]) -> JudgeLine:
     """The line that names who behaves most alike, by accuracy at the same settings.
 
     >>> nearest_line("mine", [Neighbour("entmax15", 0.004, 14), Neighbour("softmax", 0.08, 14)]).text
     'behaves most like entmax15: 0.4 points apart'
     """
     if not nearest:
-        return ProbeLine(topic="nearest", text="no other variant has Records to compare with")
+        return JudgeLine(topic="nearest", text="no other variant has Records to compare with")
     first = nearest[0]
     evidence = [
         f"mean difference over {first.settings} settings, tasks weighing the same: "
@@ -256,13 +351,13 @@ def nearest_line(variant: str, nearest: Sequence[Neighbour]) -> ProbeLine:
     if {one.variant for one in nearest} <= {REFERENCE, NO_ATTENTION}:
         at_hand = " and ".join(one.variant for one in nearest)
         text = f"nothing but {at_hand} to compare with: {100 * first.apart:.1f} points from {first.variant}"
-        evidence.append("`attnbench probe entmax15`, `attnbench probe linear` and others give more to compare with")
+        evidence.append("`attnbench judge entmax15`, `attnbench judge linear` and others give more to compare with")
     else:
         text = f"behaves most like {first.variant}: {100 * first.apart:.1f} points apart"
-    return ProbeLine(topic="nearest", text=text, evidence=tuple(evidence))
+    return JudgeLine(topic="nearest", text=text, evidence=tuple(evidence))
 
 
-def _abilities(tasks: Sequence[ProbedTask]) -> list[str]:
+def _abilities(tasks: Sequence[JudgedTask]) -> list[str]:
     """The words of the headline on the tasks, the ones with a result."""
     done = [task for task in tasks if task.outcome == Outcome.OK]
     found = [_recalls(pairs) for task in done if (pairs := task.at_most_pairs) is not None]
@@ -297,7 +392,7 @@ def _holds(factor: float) -> str:
     return "works only up to" if factor <= 1 else f"holds to {factor:.3g}×"
 
 
-def _cost_in_brief(costs: Sequence[ProbedCost]) -> str:
+def _cost_in_brief(costs: Sequence[JudgedCost]) -> str:
     measured = [cost for cost in costs if cost.ratio is not None]
     if not measured:
         return ""
@@ -314,7 +409,7 @@ def _cost_in_brief(costs: Sequence[ProbedCost]) -> str:
     return f"equal in cost to {REFERENCE} at {cost.length:,} tokens (to {format_log_difference(width, decimals=0)})"
 
 
-def _tables(own: ProbedTask, reference: ProbedTask | None) -> list[ProbeTable]:
+def _tables(own: JudgedTask, reference: JudgedTask | None) -> list[JudgeTable]:
     found = []
     for series in series_of(list(own.accuracies)):
         values = tuple(value for value, _ in series.places)
@@ -323,11 +418,11 @@ def _tables(own: ProbedTask, reference: ProbedTask | None) -> list[ProbeTable]:
         for task in (own, reference):
             if task is not None and (along := series.along(task.accuracies)):
                 rows.append((task.variant, tuple(_points(along.get(value)) for value in values)))
-        found.append(ProbeTable(task=own.task, axis=series.axis, fixed=fixed, values=values, rows=tuple(rows)))
+        found.append(JudgeTable(task=own.task, axis=series.axis, fixed=fixed, values=values, rows=tuple(rows)))
     return found
 
 
-def _whole(own: ProbedTask, reference: ProbedTask | None) -> list[str]:
+def _whole(own: JudgedTask, reference: JudgedTask | None) -> list[str]:
     """The reference's result where there is no table that shows it."""
     if reference is None or series_of(list(own.accuracies)):
         return []
@@ -338,20 +433,23 @@ def _points(share: float | None) -> float | None:
     return None if share is None else round(100 * share, 1)
 
 
-def _notes(variant: str, examined: Examined, tasks: Sequence[ProbedTask]) -> list[str]:
+def _notes(variant: str, examined: Examined, tasks: Sequence[JudgedTask], although: str, short: bool) -> list[str]:
     notes = ["One seed at one learning rate is no ranking: another seed or rate may differ by many points."]
     if examined.sees_order:
         notes.append(
             f"The order of keys matters to it, as under rotary positions: {REFERENCE} has them beside it "
             "(positions=rope), and its own model adds none."
         )
+    if although:
+        notes.insert(0, "What fails was measured for comparison alone; no board shows these numbers.")
     if not all(task.ranked for task in tasks):
         notes.insert(0, "This preset proves that everything runs; its numbers say nothing about the variant.")
     if not examined.causal:
         notes.append(f"Without a causal form it takes no part in {listed(CAUSAL_TASKS)}; max-pooled stands for them.")
         return notes
-    suite = [task.task for task in tasks if task.task in CAUSAL_TASKS]
-    if suite:
+    if short:
+        notes.append("Without `--quick`: longer trainings, copying, the largest of many, and three lengths.")
+    elif [task.task for task in tasks if task.task in CAUSAL_TASKS]:
         words = f"For ranks, in {SUITE_MINUTES} minutes on two cores for a variant about as fast as {REFERENCE}"
         notes.append(f"{words}: attnbench run --suite synthetic --variants '{variant}'")
     return notes

@@ -1,4 +1,4 @@
-"""The probe of one variant: its accuracy at each setting of a few tasks, its cost, and who behaves like it.
+"""The judgement of one variant: its accuracy at each setting of a few tasks, its cost, and who behaves like it.
 
 A pure function of Records. One seed at one learning rate describes a variant; it ranks none.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ...core.cell import REFERENCE
+from ...core.decode import Text, Texts
 from ...core.metrics import ACCURACY
 from ...core.record import Outcome, Record
 from ...score.settings import LENGTH, Values, longest_at, series_of, setting_values
@@ -31,16 +32,27 @@ HELD = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """The findings of an audit of a module as it is. `question`: why there are none. `failures`: with their details."""
+
+    question: str = ""
+    failures: Texts = ()
+    verdict: Text = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
     """The findings of the gate. `problem`: why the variant does not build or run here; empty where it was examined.
 
     `failures`: each failed property with its detail. `holding`: the names of those that hold. `causal`: whether it has
     a causal form; `only_causal`: whether it has no other; `sees_order`: whether the order of the keys matters to it, as
-    under rotary positions, which the reference then has too.
+    under rotary positions, which the reference then has too; `projects`: whether it is a layer with projections of its
+    own.
     """
 
-    holding: tuple[str, ...] = ()
-    failures: tuple[str, ...] = ()
+    holding: Texts = ()
+    failures: Texts = ()
     not_applicable: int = 0
     seconds: float = 0.0
     problem: str = ""
@@ -48,19 +60,16 @@ class Examined:
     causal: bool = True
     only_causal: bool = False
     sees_order: bool = False
-
-    @property
-    def passed(self) -> bool:
-        return not self.problem and not self.failures
+    projects: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ProbedTask:
-    """One training of one variant on one task, by the seed and the rate that the probe uses.
+class JudgedTask:
+    """One training of one variant on one task, by the seed and the rate that a judgement uses.
 
     `accuracies`: by setting, shares from 0 to 1; one without axes where the task tests a single one. `trained`: the
     longest length of training. `examples`: of the test in all. `ranked`: whether its preset is one for results, not for
-    trials. `outcome`, `reason`: why there are no accuracies.
+    trials. `outcome`, `reason`: why there are no accuracies, or what the gate finds wrong in what was measured.
     """
 
     task: str
@@ -121,12 +130,12 @@ class Neighbour:
     settings: int
 
 
-def probed_task(record: Record) -> ProbedTask:
+def judged_task(record: Record) -> JudgedTask:
     """The result of a task, read from the Record of its training."""
     table = table_of([record])
     row = table.rows[0]
     rate, whole = record.first("learning_rate"), record.first(ACCURACY.name, split="test")
-    return ProbedTask(
+    return JudgedTask(
         task=row.task,
         variant=row.variant,
         accuracies=_accuracies(table, row),
@@ -145,24 +154,24 @@ def probed_task(record: Record) -> ProbedTask:
 def neighbours(tables: Sequence[ResultTable], own: Sequence[Record]) -> list[Neighbour]:
     """Variants with Records of the same tasks and presets, at whatever learning rate, nearest first.
 
-    own: the trainings of the probed variant. Those that failed do not take part. A variant takes part that has results
+    own: the trainings of the judged variant. Those that failed do not take part. A variant takes part that has results
     at all settings of the others; with several seeds, by its mean.
     """
-    wanted = [(record, probed_task(record)) for record in own if record.outcome is Outcome.OK]
+    wanted = [(record, judged_task(record)) for record in own if record.outcome is Outcome.OK]
     apart: dict[str, dict[str, float]] = defaultdict(dict)
-    for record, probed in wanted:
-        mine, setting = probed.accuracies, without_rates(record.setting)
+    for record, judged in wanted:
+        mine, setting = judged.accuracies, without_rates(record.setting)
         by_variant: dict[str, dict[int, Values]] = defaultdict(dict)
         for table in tables:
             for row in table.current:
-                if row.variant != probed.variant and _alike(row, probed.task, setting, record.version):
+                if row.variant != judged.variant and _alike(row, judged.task, setting, record.version):
                     by_variant[row.variant].setdefault(row.seed, _accuracies(table, row))
         for variant, seeds in by_variant.items():
             whole = [values for values in seeds.values() if values.keys() >= mine.keys()]
             if whole and mine:
                 mean = {place: fmean(values[place] for values in whole) for place in mine}
-                apart[variant][probed.task] = fmean(abs(mine[place] - mean[place]) for place in mine)
-    settings = sum(len(probed.accuracies) for _, probed in wanted)
+                apart[variant][judged.task] = fmean(abs(mine[place] - mean[place]) for place in mine)
+    settings = sum(len(judged.accuracies) for _, judged in wanted)
     found = [
         Neighbour(variant, fmean(by_task.values()), settings)
         for variant, by_task in apart.items()

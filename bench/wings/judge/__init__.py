@@ -1,0 +1,1 @@
+"""Judge one attention on a page, in minutes."""

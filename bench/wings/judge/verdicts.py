@@ -1,0 +1,73 @@
+"""Verdicts: what audit and gate said of a variant, kept beside the Records, so that the same command goes on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import msgspec
+import torch
+
+from ...core.cell import Cell
+from ...core.decode import read_json
+from ...core.errors import AttnbenchError
+from ...core.files import replacing
+from ...core.harness import EDITED, harness_name
+from ...core.hashing import content_hash
+from ...core.spec import Spec
+from ...plan.fingerprint import variant_hash
+from .score import Audited, Examined
+
+FOLDER = "judged"
+"""Below the results folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdicts:
+    """`file`: named by a hash of the variant's source, the harness and the device; None where nothing is kept."""
+
+    file: Path | None
+    audit: Audited | None = None
+    examined: Examined | None = None
+
+    @classmethod
+    def of(cls, spec: Spec, causal: bool | None, device: str, results: Path, *, again: bool) -> Self:
+        """Those that were kept, unless they are asked for `again`."""
+        try:
+            source = variant_hash(Cell(variant=spec, task=Spec("recall"), preset=Spec("quick"), lane="train"), device)
+        except AttnbenchError:
+            # the check says why it does not load
+            return cls(file=None)
+        harness = harness_name()
+        # of an edited checkout the next verdict may be another
+        if harness.endswith(EDITED):
+            return cls(file=None)
+        key = content_hash([str(spec), source, causal, device, harness, torch.__version__])
+        file = results / FOLDER / f"{key}.json"
+        if not again:
+            with suppress(OSError, AttnbenchError):
+                found = read_json(_Kept, file, "verdicts of audit and gate")
+                return cls(file=file, audit=found.audit, examined=found.examined)
+        return cls(file=file)
+
+    def with_audit(self, audit: Audited) -> Self:
+        return replace(self, audit=audit)._kept()
+
+    def with_gate(self, examined: Examined) -> Self:
+        return replace(self, examined=examined)._kept()
+
+    def _kept(self) -> Self:
+        if self.file is not None:
+            content = {name: asdict(part) for name in ("audit", "examined") if (part := getattr(self, name))}
+            # without it the next command tests anew
+            with suppress(OSError), replacing(self.file) as file:
+                file.write(msgspec.json.encode(content))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    audit: Audited | None = None
+    examined: Examined | None = None

@@ -1,1 +1,0 @@
-"""Profile one variant on a page, in minutes."""
