@@ -48,7 +48,7 @@ DOWN = {
         "maps": {"ops", "kernels", "kernels/cpu", ""},
         "scores": {"ops", "kernels", "kernels/cpu", ""},
         "sparse": {"ops", "kernels", "kernels/cpu", ""},
-        "linear": {"ops", "kernels", ""},
+        "linear": {"ops", "kernels", "kernels/cpu", ""},
         "low_rank": {"ops", ""},
         "pooling": {"ops", "kernels", ""},
         "wrappers": {"ops", ""},

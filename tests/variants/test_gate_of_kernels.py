@@ -35,7 +35,9 @@ SELECTIONS = (
 WRITTEN = (
     "sigmoid", "relu-squared", "softpick", "softmax1[sink=learned]", "topk[k=3]", "scalable-softmax", "differential",
     "differential-v2", "window[size=5,sink=learned]", "longformer[window=3]", "bigbird[block=2]",
-    "sparse[stride=4,summary=2]",
+    "sparse[stride=4,summary=2]", "gated-linear[rank=4]", "delta", "delta[decay=scalar,eigenvalues=signed]",
+    "delta[decay=channel]", "ssd", "retention", "hgrn2", "delta-product[steps=3]", "gated-delta-2", "rwkv7[rank=4]",
+    "log-linear[of=delta]",
 )  # fmt: skip
 KERNELS = {"cpp", "triton"}
 ALL = (*SELECTIONS, *WRITTEN)

@@ -20,6 +20,7 @@ from .cpu import build, tiles, written
 
 _SCHEMA = re.compile(r"m\.def\(\s*((?:\"[^\"]*\"\s*)+)\)")
 _ENTMAX_ROWS = 128
+_RECURRENCE_STEPS = 64
 
 
 @contextmanager
@@ -109,25 +110,18 @@ def _norm_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
 def _recurrence_forward(given: dict[str, Any]) -> tuple[Tensor, ...]:
     query, value = given["query"], given["value"]
     batch, heads, _, width = query.shape
-    # without the states that the backward begins with, of which it takes no shape
-    states = query.new_zeros(0)
-    return (
-        query.new_zeros(*query.shape[:3], value.shape[3]),
-        query.new_zeros(batch, heads, width, value.shape[3]),
-        states,
-    )
+    wide, blocks = value.shape[3], -(-value.shape[2] // _RECURRENCE_STEPS)
+    states = query.new_zeros(batch * heads if given["keep"] else 0, blocks, width, wide)
+    return query.new_zeros(*query.shape[:3], wide), query.new_zeros(batch, heads, width, wide), states
 
 
 def _recurrence_backward(given: dict[str, Any]) -> tuple[Tensor, ...]:
     key, value = given["key"], given["value"]
-    decay = key.new_zeros(0) if given["log_decay"] is None else torch.zeros_like(given["log_decay"])
-    of_state = key.new_zeros(*key.shape[:2], key.shape[3], value.shape[3])
-    return (
-        *(torch.zeros_like(given[name]) for name in ("query", "key", "value")),
-        decay,
-        torch.zeros_like(key),
-        of_state,
+    of_decay, of_erase = (
+        key.new_zeros(0) if given[name] is None else torch.zeros_like(given[name]) for name in ("log_decay", "erase")
     )
+    of_state = key.new_zeros(*key.shape[:2], key.shape[3], value.shape[3])
+    return *(torch.zeros_like(given[name]) for name in ("query", "key", "value")), of_decay, of_erase, of_state
 
 
 _OUTPUTS = {

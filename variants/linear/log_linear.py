@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,7 +14,7 @@ from ..contract import AttentionShape, SelectionError, accumulator, repeat_heads
 from ..ops.projection import projected
 from ..ops.recurrences import CHUNK, Terms, recurrence, recurrence_by_token
 from .delta import Delta
-from .recurrent import RecurrentVariant, by_head
+from .recurrent import Impl, RecurrentVariant, by_head
 from .state_space_dual import StateSpaceDual
 
 
@@ -44,8 +45,8 @@ class LogLinear(RecurrentVariant):
     time: ClassVar = "O(N log N d^2)"
     memory: ClassVar = "O(N d + N d^2 / 32)"
 
-    def __init__(self, shape: AttentionShape, *, of: Literal["ssd", "delta"] = "ssd"):
-        super().__init__(shape)
+    def __init__(self, shape: AttentionShape, *, of: Literal["ssd", "delta"] = "ssd", impl: Impl = "auto"):
+        super().__init__(shape, impl=impl)
         # that of the inner one is used
         del self.norm
         self.inner = StateSpaceDual(shape) if of == "ssd" else Delta(shape, decay="scalar")
@@ -57,7 +58,7 @@ class LogLinear(RecurrentVariant):
         return self.inner.terms(query, key, value, hidden)
 
     def read(self, terms: Terms, hidden: Tensor) -> Tensor:
-        return read_by_level(terms, self._weights(hidden))
+        return read_by_level(terms, self._weights(hidden), self.recurrence)
 
     def finish(self, output: Tensor, hidden: Tensor) -> Tensor:
         return self.inner.finish(output, hidden)
@@ -99,12 +100,13 @@ class LogLinear(RecurrentVariant):
         return F.softplus(self.slope.to(logits.dtype) * logits)
 
 
-def read_by_level(terms: Terms, weights: Tensor) -> Tensor:
+def read_by_level(terms: Terms, weights: Tensor, recur: Callable[..., tuple[Tensor, Tensor]] = recurrence) -> Tensor:
     """The sum over levels of weights · what the state of that level gives, (batch, heads, length, value_dim).
 
-    weights: (batch, heads, length, levels). Key s is on the level of query t that is the number of binary digits of t
-    xor s; levels beyond the last count as the last. Inside a chunk the recurrence of unit values gives the weight of
-    each pair, and that of unit states what a chunk reads of, and does to, any state before it.
+    weights: (batch, heads, length, levels); recur: `recurrence`, or a fused form of it. Key s is on the level of query
+    t that is the number of binary digits of t xor s; levels beyond the last count as the last. Inside a chunk the
+    recurrence of unit values gives the weight of each pair, and that of unit states what a chunk reads of, and does to,
+    any state before it.
     """
     batch, _, length, width = terms.query.shape
     count, last = terms.key.shape[2] // length, weights.shape[-1] - 1
@@ -121,7 +123,7 @@ def read_by_level(terms: Terms, weights: Tensor) -> Tensor:
     assert key is not None and value is not None
     lead, steps = key.shape[:2], key.shape[2]
     units = torch.eye(steps + width, dtype=key.dtype, device=key.device).expand(*lead, -1, -1)
-    pairs, ends = recurrence(query, key, units[..., :steps, :], decay, erase, units[..., steps:, :])
+    pairs, ends = recur(query, key, units[..., :steps, :], decay, erase, units[..., steps:, :])
     at = torch.arange(CHUNK, device=key.device)
     # as many binary digits as powers of two that are no larger
     digits = ((at[:, None] ^ at)[..., None] >= 1 << torch.arange(CHUNK.bit_length(), device=key.device)).sum(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, SelectionError, Unsupported, Variant, accumulator, repeat_heads
+from ..kernels.dispatch import choose_implementation, refusal
 from ..ops.recurrences import CHUNK, Terms, recurrence, recurrence_by_token
 
-Impl = Literal["auto", "eager"]
+Impl = Literal["auto", "eager", "cpp"]
 
 
 class RecurrentVariant(Variant):
@@ -24,8 +26,9 @@ class RecurrentVariant(Variant):
     it. Padded tokens neither write nor decay. Each head's output is divided by its root mean square, with a scale for
     each dimension that the heads share, as in the released codes.
 
-    `impl`: auto and eager run PyTorch's operators. A constructor ends with it and hands it on: `super().__init__(shape,
-    impl=impl)`. A subclass with states of another size overrides `state_bytes` and `density`.
+    `impl`: auto takes the C++ kernel on a CPU, eager otherwise; eager is the definition. Decoding is eager. A
+    constructor ends with `impl` and hands it on: `super().__init__(shape, impl=impl)`. A subclass with states of
+    another size overrides `state_bytes` and `density`.
     """
 
     uses_dropout = False
@@ -49,7 +52,16 @@ class RecurrentVariant(Variant):
 
     def read(self, terms: Terms, hidden: Tensor) -> Tensor:
         """What queries read of the states, (batch, heads, length, head_dim), of a whole sequence from its begin."""
-        return recurrence(*terms)[0]
+        return self.recurrence(*terms)[0]
+
+    @property
+    def recurrence(self) -> Callable[..., tuple[Tensor, Tensor]]:
+        """`recurrence` of `ops/recurrences`, in the implementation that `forward` chose."""
+        if self.implementation == "eager":
+            return recurrence
+        from ..kernels.cpu.recurrences import recurrence as in_cpp
+
+        return in_cpp
 
     def finish(self, output: Tensor, hidden: Tensor) -> Tensor:
         """The output of each head, normalised; hidden: (batch, length, hidden_width)."""
@@ -62,6 +74,7 @@ class RecurrentVariant(Variant):
             raise Unsupported(f"{name}: expected a causal mask over one sequence, got {queries} queries, {keys} keys")
         dtype = accumulator(query.dtype)
         states: Any = hidden if hidden is None else hidden.to(dtype)
+        self.implementation = choose_implementation(self.impl, query, key, value, kernels=frozenset({"cpp"}))
         terms = self.terms(query.to(dtype), key.to(dtype), value.to(dtype), states)
         terms = terms if mask.valid is None else terms.without(~mask.valid)
         return self.finish(self.read(terms, states), states).to(value.dtype)
@@ -70,7 +83,7 @@ class RecurrentVariant(Variant):
         refused = super().supports(shape)
         if refused is None and not shape.causal:
             return "it is a recurrence over the past, so it needs the causal form"
-        return refused
+        return refused or refusal(self.impl, shape, drops=False)
 
     def density(self, shape: AttentionShape) -> float:
         # scores inside chunks, and what is read from and written to states, (head_dim) each, as if all were scores

@@ -67,12 +67,12 @@ def test_what_refuses_the_shape_or_cannot_run_here_has_no_cost(name: str) -> Non
     assert CountWork(Spec.parse(name), shape()).answer(None) is None
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(
-    "name",
-    ("rela", "entmax15", "entmax[alpha=learned]", "topk[k=20]", "local", "local[relative=true]", "differential",
-     "sigmoid", "relative", "longformer"),
-)  # fmt: skip
+EITHER = ("rela", "entmax15", "entmax[alpha=learned]", "topk[k=20]", "local", "local[relative=true]", "differential",
+          "sigmoid", "relative", "longformer")  # fmt: skip
+CAUSAL = (*EITHER, "gated-linear", "delta", "delta[decay=channel]", "ssd")
+
+
+@pytest.mark.parametrize(("name", "causal"), [*((name, False) for name in EITHER), *((name, True) for name in CAUSAL)])
 def test_kernels_that_only_stand_in_are_counted_as_those_that_run(
     name: str, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
