@@ -32,8 +32,8 @@ class Parity(SyntheticTask):
             validation_examples=16, test_examples=24, ranked=False, timing_seconds=4.0,
         ),
         "control": TokenRecipe(
-            shortest=3, length=40, longest=64, batch=64, steps=1_500, learning_rate=4e-3, validation_examples=256,
-            test_examples=400, ranked=False,
+            shortest=3, length=40, longest=64, batch=64, steps=3_000, schedule="until_solved", learning_rate=4e-3,
+            validation_examples=256, test_examples=400, ranked=False,
         ),
         "quick": TokenRecipe(
             shortest=3, length=40, longest=256, batch=64, steps=1_500, learning_rate=4e-3, evaluate_every=50,

@@ -42,8 +42,9 @@ class Recall(SyntheticTask):
         ),
         # short, and at the ordinary start, for the positive controls of variants
         "control": TokenRecipe(
-            convolution=2, shortest=16, length=64, longest=64, batch=32, steps=800, learning_rate=4e-3,
-            validation_examples=96, test_examples=300, evaluate_batch=96, ranked=False,
+            convolution=2, shortest=16, length=64, longest=64, batch=32, steps=1_600,
+            schedule="until_solved", learning_rate=4e-3, validation_examples=96, test_examples=300, evaluate_batch=96,
+            ranked=False,
         ),
         "base": TokenRecipe(
             layers=2, width=128, feed_forward=512, convolution=3, query_key_scale=0.3, shortest=64, length=256,

@@ -30,8 +30,8 @@ class TwoBack(SyntheticTask):
             steps=400, validation_examples=64, test_examples=192,
         ),
         "control": TokenRecipe(
-            shortest=64, length=64, longest=64, batch=32, steps=600, learning_rate=4e-3, validation_examples=64,
-            test_examples=100, ranked=False,
+            shortest=64, length=64, longest=64, batch=32, steps=1_200, schedule="until_solved", learning_rate=4e-3,
+            validation_examples=64, test_examples=100, ranked=False,
         ),
         "base": TokenRecipe(
             layers=4, width=256, heads=8, feed_forward=512, positions="rope", shortest=32, length=64, longest=4_096,
