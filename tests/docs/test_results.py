@@ -2,11 +2,13 @@
 
 import math
 import re
+from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from statistics import fmean, stdev
 
 import pytest
 
+from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.options import load_suite
 from attnbench.bench.stats.intervals import NoiseSource, seeds_needed
 from attnbench.bench.store.store import Store
@@ -14,37 +16,42 @@ from attnbench.docs.generator.boards import tables
 from attnbench.docs.generator.repository import ROOT, markdown_files
 
 SUITE = load_suite("synthetic")
-TASKS = ("recall", "noisy-recall", "selective-copy", "max", "average")
 
 
-def rows(table):
-    """The rows of a table by title of the column, without arrows and emphasis."""
-    lines = [[cell.strip("* ").replace("\\", "") for cell in line.strip("|").split("|")] for line in table.lines]
-    titles = [title.removesuffix(" ↑") for title in lines[0]]
-    return [dict(zip(titles, line, strict=True)) for line in lines[2:]]
+FIRST = {
+    "softmax": "softmax", "1.5-entmax": "entmax15", "ReLA": "rela", "DeltaNet": "delta",
+    "window of 64, learned sink": "window[sink=learned,size=64]",
+}  # fmt: skip
+"""The rows of the README's table, by the variants that they show."""
 
 
-def counts_where_some_failed():
-    """By task and variant, such as ` (10 of 12)`."""
-    counts = {}
-    for table in tables():
-        if not table.part and table.task in TASKS:
-            for row in rows(table):
-                learned, _, seeds = row.get("learned", "").split(" (")[0].partition(" of ")
-                if learned != seeds:
-                    counts[table.task, row["variant"]] = f" ({learned} of {seeds})"
-    return counts
-
-
-def test_the_table_of_the_readme_is_that_of_the_committed_board_without_intervals():
-    (board,) = [table for table in tables() if table.title.endswith(f"tasks of synthetic ({SUITE.preset})")]
-    lines = [f"| rank | attention | {' | '.join(TASKS)} |", f"| --- | :--- |{' ---: |' * len(TASKS)}"]
-    counts = counts_where_some_failed()
-    for row in rows(board):
-        cells = [re.split(r" [±(]", row[task])[0] + counts.get((task, row["variant"]), "") for task in TASKS]
-        name = row["variant"] if row["rank"] == "baseline" else f"**{row['variant']}**"
-        lines.append(f"| {row['rank']} | {name} | {' | '.join(cells)} |")
-    assert "\n".join(lines) in (ROOT / "README.md").read_text("utf-8"), "expected\n" + "\n".join(lines)
+def test_the_table_of_the_readme_is_that_of_the_committed_board():
+    (page,) = (ROOT / "results/facts/boards").glob("tinyshakespeare-quick-longest=1024-positions=rope-*.md")
+    found = {}
+    for part in page.read_text("utf-8").replace("\\", "").split("###")[:2]:
+        titles, _, *lines = [line.strip("|").split("|") for line in part.split("\n") if line.startswith("|")]
+        for line in lines:
+            row = dict(zip((title.strip(" ↓↑") for title in titles), (cell.strip(" *") for cell in line), strict=True))
+            found.setdefault(row["variant"], {}).update(row)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert page.name in readme and found["softmax"]["vs softmax"] == "reference"
+    table = re.search(r"<!-- board:text -->\n(.*?)<!-- /board -->", readme, re.DOTALL).group(1).strip().split("\n")
+    for (name, variant), line in zip(FIRST.items(), table[2:], strict=True):
+        bits = [
+            str(Decimal(found[variant][at]).quantize(Decimal("0.01"), ROUND_HALF_UP)) for at in ("128", "256", "1,024")
+        ]
+        step = re.sub(r" \(.*| a step", "", found[variant]["step time"])
+        assert line == f"| {name} | {' | '.join(bits)} | {step} |"
+        assert found[variant]["verdict"] in ("", "undecided")
+    parameters = {
+        str(record.cell.variant): record.first("parameters").value
+        for (_, task, variant), records in trained().items()
+        if task == "tinyshakespeare" and variant in FIRST.values()
+        for record in records
+        if record.cell.preset == Spec.parse("quick[longest=1024,positions=rope]")
+    }
+    shares = [abs(parameters[variant] / parameters["softmax"] - 1) for variant in FIRST.values()]
+    assert 0.0025 < max(shares) < 0.003
 
 
 def test_no_page_installs_from_an_index_before_there_is_a_release():

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -147,3 +148,13 @@ def test_one_file_trains_a_variant_and_finds_the_leak_of_another(tmp_path):
     assert len(trained) == 4 and trained[3] == "linear: no leak found"
     assert "leaking: LEAKS" in run("one_file.py", "--variant", "leaking", "--steps", "1", folder=tmp_path, code=1)
     assert (EXAMPLES / "one_file.py").read_text(encoding="utf-8").count("\n") <= 300
+
+
+def test_the_audit_of_the_broken_layer_is_that_of_the_readme(tmp_path):
+    found = run("broken.py", folder=tmp_path)
+    (shown,) = re.findall(
+        r"\$ attnbench audit examples/broken.py:MyAttention\n((?:    .*\n)+)", (ROOT / "README.md").read_text()
+    )
+    # digits of sizes may depend on the processor
+    plain, lines = re.sub(r"[\d.]+", "#", found), [re.sub(r"[\d.]+", "#", line.strip()) for line in shown.splitlines()]
+    assert len(lines) == 3 and all(line in plain.split("\n") for line in lines), found
