@@ -199,7 +199,10 @@ def _answers(
     elif examined is not None:
         yield "right?", f"nothing fails: {gate_line(examined).text}"
     if tasks:
-        compared = [f"{_beside(own, reference)} in {own.task}" for own, reference in tasks if _beside(own, reference)]
+        where: dict[str, list[str]] = {}
+        for own, reference in tasks:
+            where.setdefault(_beside(own, reference), []).append(own.task)
+        compared = [f"{word} in {listed(names)}" for word, names in where.items() if word]
         yield "better?", "; ".join([*compared, *_abilities([own for own, _ in tasks])])
     if costs and examined:
         yield "cost?", cost_line(costs, examined).text

@@ -56,8 +56,8 @@ def test_the_headline_says_how_much_how_far_and_that_it_is_right(two):
     ])  # fmt: skip
     assert dict(found.answers) == {
         "right?": "nothing fails: causal, padding-safe",
-        "better?": "worse than softmax in recall; worse than softmax in selective-copy; recalls 63 of 64 pairs; holds "
-        "to 16× its training length in recall; holds to 4× its training length in selective-copy",
+        "better?": "worse than softmax in recall and selective-copy; recalls 63 of 64 pairs; holds to 16× its "
+        "training length in recall; holds to 4× its training length in selective-copy",
     }
     assert found.passed and found.complete
     assert line(found, "recall").text.startswith(
