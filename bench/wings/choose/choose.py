@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -134,24 +134,19 @@ def board_for_choice(
     timed, left_out = _timed(table, asked, every or asked, requirements, folder)
     costs = costs_by_variant(table, timed, requirements.mode)
     timings = Timings(table=table, by_point={requirements.length: costs})
-    trained = sorted({replace(q, machine="") for q in asked if q.runs(table, "train")})
-    current = [board_key for board_key in trained if not describe_stale(board_key.runs(table, "train"))] or trained
-    older = [board_key.task for board_key in trained if board_key not in current]
-    scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in current}
-    judged = [board_key for board_key, found in scores.items() if not is_unlearned(found.get(REFERENCE))]
-    unlearned = [board_key for board_key in current if board_key not in judged]
-    contrasts = {board_key: Contrasts(scores[board_key]) for board_key in judged}
-    metrics = {board_key: metric_of(table, board_key) for board_key in judged}
+    judgement = judge(table, asked, predictions)
+    contrasts, metrics, unlearned = judgement.contrasts, judgement.metrics, judgement.unlearned
+    judged = list(contrasts)
     judged_by = list(metrics.values()) or [ACCURACY]
     # the model without attention is a baseline, and no choice of attention
-    names = sorted(set(costs).union(*scores.values()) - {NO_ATTENTION})
+    names = sorted(set(costs).union(judgement.names) - {NO_ATTENTION})
     peaks, states = (
         {name: _largest(table, timed, name, quantity) for name in names} for quantity in ("peak_bytes", "state_bytes")
     )
 
     def quality(board_key: BoardKey, name: str) -> TableCell:
         found = contrasts[board_key]
-        if _unknown(found, name):
+        if why_unknown(found, name):
             return EMPTY
         if name == REFERENCE:
             return reference_cell(0.0)
@@ -201,19 +196,49 @@ def board_for_choice(
         title=title,
         question=f"Which attention costs least for {title} and is at most {' or '.join(margins)} worse "
         f"than {REFERENCE}?",
-        headline=_headline(ranked, unranked, {key: _longest(table, key) for key in judged}, unlearned, work),
+        headline=_headline(ranked, unranked, {key: longest_test(table, key) for key in judged}, unlearned, work),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
         notes=(
             *_notes(table, timed, left_out, judged, requirements),
-            *_notes_on_judging(unlearned, older),
+            *_notes_on_judging(unlearned, judgement.older),
             *([_not_measured("memory")] if all(peak is None for peak in peaks.values()) else []),
             *(note("ranks", corrected=describe_correction(found, rows)) for found in [*contrasts.values()][:1]),
             *(_method("records", f"{row.name}: {', '.join(row.records)}") for row in ranked),
         ),
     )
     return finished(board)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """The boards that judge quality, of the present version where there are any.
+
+    `names`: of all variants on them. `unlearned`: boards that the reference did not learn; `older`: tasks whose boards
+    are of older versions. Neither judges.
+    """
+
+    contrasts: Mapping[BoardKey, Contrasts]
+    metrics: Mapping[BoardKey, Metric]
+    names: Collection[str]
+    unlearned: Sequence[BoardKey]
+    older: Sequence[str]
+
+
+def judge(table: ResultTable, asked: Sequence[BoardKey], predictions: Predictions) -> Judgement:
+    """What the trainings on the boards asked for say of quality."""
+    trained = sorted({replace(q, machine="") for q in asked if q.runs(table, "train")})
+    current = [board_key for board_key in trained if not describe_stale(board_key.runs(table, "train"))] or trained
+    scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in current}
+    judged = [board_key for board_key, found in scores.items() if not is_unlearned(found.get(REFERENCE))]
+    return Judgement(
+        contrasts={board_key: Contrasts(scores[board_key]) for board_key in judged},
+        metrics={board_key: metric_of(table, board_key) for board_key in judged},
+        names=set[str]().union(*scores.values()),
+        unlearned=[board_key for board_key in current if board_key not in judged],
+        older=[board_key.task for board_key in trained if board_key not in current],
+    )
 
 
 def lengths_timed(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[Mode, list[int]]:
@@ -281,7 +306,7 @@ def _length(table: ResultTable, board_key: BoardKey) -> int | None:
     return int(lengths[-1]) if lengths and board_key.machine else None
 
 
-def _longest(table: ResultTable, board_key: BoardKey) -> int:
+def longest_test(table: ResultTable, board_key: BoardKey) -> int:
     """The longest sequences of the tests."""
     settings = [run.setting for run in board_key.runs(table, "train")]
     return max(int(setting.get("longest") or setting.get("length") or 0) for setting in settings)
@@ -318,7 +343,7 @@ def _quality_reason(
     """The reason why the variant does not fit by its quality, the proven before the unknown; empty where it does."""
     worse, unknown, undecided = [], [], []
     for board_key, metric in metrics.items() if name != REFERENCE else ():
-        if why := _unknown(contrasts[board_key], name):
+        if why := why_unknown(contrasts[board_key], name):
             unknown.append(f"no {metric.title} to compare on {board_key.task}: {why}")
             continue
         margin = requirements.margin_of(metric, metrics.values())
@@ -337,7 +362,7 @@ def _first(reasons: Sequence[str]) -> str:
     return reasons[0] + (f", and likewise on {counted(len(reasons) - 1, 'other board')}" if len(reasons) > 1 else "")
 
 
-def _unknown(contrasts: Contrasts, name: str) -> str:
+def why_unknown(contrasts: Contrasts, name: str) -> str:
     """The reason why the variant cannot be compared with the reference; empty where it can."""
     found = [contrasts.scores.get(each) for each in (name, REFERENCE)]
     missing = [each.missing_reason for each in found if each is not None and each.missing_reason]

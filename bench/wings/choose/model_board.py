@@ -1,0 +1,333 @@
+"""`attnbench.choose_for_model`: prefill, a decoded token, cache and batch of a model, for each attention in it."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Unpack, get_args
+
+from ....variants.contract import AttentionShape
+from ...api.boards import answered
+from ...board.board import Board, Column, Note, Row, TableCell
+from ...board.cells import EMPTY, Cell, cells_of, finished, number_cell, plain_columns
+from ...board.notes import some
+from ...core.cell import REFERENCE
+from ...core.errors import LOG, Notice, SelectionError, StoreError
+from ...core.files import PACKAGE, RESULTS
+from ...core.spec import Names, Spec, specs_of
+from ...measure.devices import Device, devices
+from ...process.ask import asking
+from ...score.cost import Mode
+from ...score.key import Filters
+from ...stats.format import counted, duration, in_a_line, size
+from ...stats.scoring import Verdict
+from ...store.records import Records
+from ...store.table import ResultTable, table_of
+from .choose import Judgement, Requirements, judge, longest_test, tokens_of, why_unknown
+from .estimate import (
+    Guess,
+    Timing,
+    device_of,
+    factors_of,
+    family_of,
+    group_of,
+    guess,
+    published_timings,
+    quantile,
+    stored_timings,
+    target_of,
+    trials,
+)
+from .models import ModelShape, known_models, model_of
+
+ATTENTIONS = (
+    "softmax[impl=cudnn]", "softmax[impl=flash]", "window[size=4096]", "window[size=1024]:5//softmax", "rela",
+    "entmax15", "sparsemax", "moba", "nsa", "indexer[k=2048]", "mla", "linear", "gated-linear", "ssd", "delta",
+    "delta[decay=channel]", "delta:3//softmax", "delta[decay=channel]:3//mla",
+)  # fmt: skip
+"""The rows where none are asked for; on a processor softmax has one kernel."""
+
+PRODUCT_SHARE, BYTES_SHARE = 0.6, 0.7
+"""The shares of the peaks that matrix products of a prefill, and the reading of weights for a token, reach: as in the
+timings of whole models in `timings.toml` with bfloat16."""
+
+MARKS = {"measured": "m", "calibrated": "c", "other device": "o", "counted": "n"}
+"""A mark for each kind of evidence, from the best to the weakest; of several the weakest counts."""
+
+USED_MEMORY = 0.9
+"""The share of the memory for weights and caches; the rest is for what is computed with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Seconds with the factor of their uncertainty, and the guesses for its attention, one a kind of layer."""
+
+    seconds: float
+    factor: float
+    guesses: tuple[Guess, ...]
+
+
+Both = tuple[tuple[Cost, int] | None, tuple[Cost, int] | None]
+"""The prefill and the next token, each with the bytes of the cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOnDevice:
+    """What a model on a device is estimated from. `factor_of_rest`: of all outside of attention."""
+
+    model: ModelShape
+    device: Device
+    kind: str
+    timings: Sequence[Timing]
+    factor: Callable[[str, Guess], float]
+    factor_of_rest: float = 1.0
+    bytes_per_weight: float = 2.0
+
+    def cost(self, attention: Spec, mode: Mode, length: int) -> tuple[Cost, int] | None:
+        """The prefill (`forward`) or the next token (`decode`) of one sequence, and the bytes of its cache.
+
+        None of an attention that is not causal or cannot decode.
+        """
+        many, known = self.model.num_hidden_layers, dict[Spec, tuple[Guess, int] | None]()
+        layers = [attention.at(layer) for layer in range(many)]
+        for spec in dict.fromkeys(layers):
+            known[spec] = self._layer(spec, mode, length)
+        found = [known[spec] for spec in layers]
+        each = [one for one in found if one is not None]
+        if len(each) < many:
+            return None
+        weights, rate = self.model.parameters(active=True), BYTES_SHARE * self.device.bytes_per_second
+        rest = weights * self.bytes_per_weight / rate
+        if mode == "forward":
+            peak = self.device.bfloat16 if self.kind == "card" else self.device.float32
+            rest = max(rest, 2.0 * weights * length / (PRODUCT_SHARE * peak))
+        seconds = rest + sum(one.seconds for one, _ in each)
+        high = rest * self.factor_of_rest + sum(one.seconds * self.factor(self.kind, one) for one, _ in each)
+        guesses = tuple(dict.fromkeys(one for one, _ in each))
+        return Cost(seconds=seconds, factor=high / seconds, guesses=guesses), sum(kept for _, kept in each)
+
+    def _layer(self, spec: Spec, mode: Mode, length: int) -> tuple[Guess, int] | None:
+        """The best guess for one layer, by whatever kernel of softmax was timed on a card."""
+        model, kernels = self.model, [spec]
+        if spec.name == REFERENCE and self.kind == "card":
+            # a single query takes flash, whatever is asked for
+            impls = ["flash"] if mode == "decode" else [spec.get("impl")] if spec.get("impl") else ["flash", "cudnn"]
+            kernels = [Spec.of(REFERENCE, impl=impl) for impl in impls]
+        heads, width, kv_heads = model.heads, model.width_of_head, model.kv_heads
+        if family_of(spec) == "linear":
+            (heads, width), kv_heads = model.recurrent_heads, 0
+        dtype = "bfloat16" if self.kind == "card" else "float32"
+        shape = AttentionShape(
+            heads=heads, head_dim=width, kv_heads=kv_heads, max_length=length, causal=True, dtype=dtype
+        )
+        found = []
+        for kernel in kernels:
+            counted_as = Spec(REFERENCE) if spec.name == REFERENCE else spec
+            if called := target_of(counted_as, shape, mode, self.device, self.kind, model=model):
+                found.append((guess(replace(called[0], variant=str(kernel)), self.timings), called[1]))
+        return min(found, key=lambda one: one[0].seconds, default=None)
+
+
+def choose_for_model(
+    model: str | Path | ModelShape,
+    context: int | str,
+    on: str,
+    results: str | Path | Records = RESULTS,
+    *,
+    variants: Names | None = None,
+    weight_bytes: float | None = None,
+    margin: float | None = None,
+    notice: Notice = LOG.warning,
+    **filters: Unpack[Filters],
+) -> Board:
+    """The cost of each attention in that model at a context: measured, or counted and calibrated with its uncertainty.
+
+    model: a name of `models.toml`, a config.json, or a shape. on: a card of `measure/devices.toml`, or the id of a
+    machine of the Records. variants: the attentions; None for one or more of each family. weight_bytes: of a weight;
+    None for 2 on a card, 4 on a processor. Raises SelectionError for a name that is none.
+    """
+    length, name = tokens_of(context), "the model" if isinstance(model, ModelShape) else str(model)
+    shape = model if isinstance(model, ModelShape) else model_of(model)
+    margins = Requirements(length=length, margin=margin)
+    with asking():
+        table, judged, longest = _read(results, notice, filters)
+        served = _served(shape, on, table, weight_bytes)
+        asked = specs_of(variants) if variants is not None else (shape.released, *map(Spec.parse, ATTENTIONS))
+        if served.kind == "processor":
+            asked = tuple(Spec(REFERENCE) if spec.name == REFERENCE else spec for spec in asked)
+        elif variants is None:
+            # the rows of its kernels stand for it
+            asked = tuple(spec for spec in asked if spec != Spec(REFERENCE))
+        released = served.cost(shape.released, "forward", length), served.cost(shape.released, "decode", length)
+        costs = {
+            str(spec): (served.cost(spec, "forward", length), served.cost(spec, "decode", length))
+            for spec in dict.fromkeys(asked)
+        }
+    weights = served.bytes_per_weight * shape.parameters()
+    free = USED_MEMORY * served.device.memory_bytes - weights
+
+    def time(at: int, name: str) -> TableCell:
+        found = costs[name][at]
+        if found is None:
+            return EMPTY
+        one, words = found[0], f"{duration(found[0].seconds)} ×÷{found[0].factor:.1f}"
+        mark = max((MARKS[each.evidence] for each in one.guesses), key=[*MARKS.values()].index)
+        return TableCell(
+            text=words, value=one.seconds, low=one.seconds / one.factor, high=one.seconds * one.factor, note=mark
+        )
+
+    def kept(name: str) -> float | None:
+        return None if (found := costs[name][1]) is None else float(found[1])
+
+    def batch(name: str) -> TableCell:
+        held = kept(name)
+        return EMPTY if held is None else number_cell(max(0.0, free // max(held, 1)), "{:,.0f}".format)
+
+    columns: list[tuple[Column, Cell]] = [
+        (Column(name="prefill", title="prefill", unit="seconds", better="lower", importance=0,
+                description=f"time of a prompt of {length:,} tokens, one sequence"), lambda name: time(0, name)),
+        (Column(name="token", title="a token", unit="seconds", better="lower", importance=0,
+                description=f"time of the token after {length:,}, one sequence"), lambda name: time(1, name)),
+        (Column(name="cache", title="cache", unit="bytes", better="lower", importance=0,
+                description="bytes that decoding keeps of one sequence"), lambda name: number_cell(kept(name), size)),
+        (Column(name="batch", title="fit", better="higher", importance=0,
+                description="sequences whose caches fit beside the weights"), batch),
+    ]  # fmt: skip
+    rows = [
+        Row(name=name, entries=cells_of(columns, name), reason="" if all(found) else "has no causal form that decodes")
+        for name, found in sorted(costs.items(), key=lambda item: item[1][0][0].seconds if item[1][0] else 0.0)
+    ]
+    quality = Column(name="quality", title=f"against {REFERENCE}, up to {longest:,} tokens; unknown beyond",
+                     description="verdicts of the boards on which both were trained")  # fmt: skip
+    part = Board(
+        name="quality", title="quality", question="", columns=(quality,), ranked=(),
+        unranked=tuple(Row(name=row.name, entries=(_quality(judged, margins, row.name),)) for row in rows),
+    )  # fmt: skip
+    board = Board(
+        name=f"model/{name}/{length}/{served.device.name}",
+        title=f"{name} at {length:,} tokens",
+        question=f"What does each attention cost in {name} at {length:,} tokens on one {served.device.card}?",
+        headline=_headline(shape, released, free, length, longest),
+        columns=plain_columns(columns),
+        ranked=(),
+        unranked=tuple(rows),
+        notes=tuple(_notes(shape, served, weights, judged)),
+        parts=(part,) if judged.contrasts else (),
+    )
+    return finished(board)
+
+
+def back_test(results: str | Path | Records = RESULTS, *, notice: Notice = LOG.warning) -> dict[str, list[float]]:
+    """Logarithms of the errors of estimates, by device and evidence: each timing, guessed from the others."""
+    errors: dict[str, list[float]] = {}
+    with asking():
+        timings = _timings(_read(results, notice, {})[0])
+        for target, found, error in trials(timings):
+            kind, evidence = group_of(target.kind, found)
+            for device in (f"every {kind}", target.device):
+                errors.setdefault(f"{device}: {evidence}", []).append(error)
+        for device, error in _whole_models(timings):
+            errors.setdefault(f"{device}: whole models", []).append(error)
+    return errors
+
+
+def _read(results: str | Path | Records, notice: Notice, filters: Filters) -> tuple[ResultTable, Judgement, int]:
+    """The Records, their judgement, and the longest test; of a folder without any, nothing and a notice."""
+    try:
+        table, predictions, keys = answered(results, notice, {**filters, "machine": None})
+    except StoreError as lack:
+        notice(f"{lack}; times are estimated without, and quality is unknown")
+        return table_of([]), Judgement(contrasts={}, metrics={}, names=(), unlearned=(), older=()), 0
+    judged = judge(table, keys, predictions)
+    return table, judged, max((longest_test(table, key) for key in judged.contrasts), default=0)
+
+
+def _timings(table: ResultTable) -> list[Timing]:
+    return [*stored_timings(table), *published_timings()]
+
+
+def _served(shape: ModelShape, on: str, table: ResultTable, weight_bytes: float | None) -> ModelOnDevice:
+    """Raises SelectionError for a device that is none."""
+    if on in devices():
+        device, kind = devices()[on], "card"
+    elif on in table.machines:
+        device, kind = device_of(table, on)
+    else:
+        raise SelectionError(
+            f"expected --on with a card ({in_a_line(devices())}) or a machine of the Records "
+            f"({in_a_line(table.machines) or 'none'}), got {on!r}"
+        )
+    timings = _timings(table)
+    return ModelOnDevice(
+        model=shape, device=device, kind=kind, timings=timings, factor=factors_of(trials(timings)),
+        factor_of_rest=quantile(error for _, error in _whole_models(timings)),
+        bytes_per_weight=weight_bytes or (2.0 if kind == "card" else 4.0),
+    )  # fmt: skip
+
+
+def _whole_models(timings: Sequence[Timing]) -> Iterator[tuple[str, float]]:
+    """The device, and the logarithm of the estimate over what others measured, of each timing of a whole model."""
+    read = tomllib.loads((PACKAGE / "bench/wings/choose/timings.toml").read_text(encoding="utf-8"))["models"]
+    for one in read:
+        served = ModelOnDevice(
+            model=known_models()[one["model"]], device=devices()[one["device"]], kind="card", timings=timings,
+            factor=lambda kind, found: 1.0, bytes_per_weight=one.get("weight_bytes", 2.0),
+        )  # fmt: skip
+        for length, seconds in one["seconds"].items():
+            found = served.cost(Spec(REFERENCE), one["mode"], int(length))
+            if found:
+                yield one["device"], math.log(found[0].seconds / seconds)
+
+
+def _quality(judged: Judgement, margins: Requirements, name: str) -> TableCell:
+    """The verdicts of the boards on which the attention was compared with softmax."""
+    plain = REFERENCE if Spec.parse(name).name == REFERENCE else name
+    if plain == REFERENCE:
+        return TableCell(text="reference")
+    verdicts = Counter(
+        contrasts.between(plain, REFERENCE).verdict(margins.margin_of(metric, judged.metrics.values()) / metric.points)
+        for contrasts, metric in zip(judged.contrasts.values(), judged.metrics.values(), strict=True)
+        if not why_unknown(contrasts, plain)
+    )
+    found = ", ".join(f"{verdicts[each]} {each}" for each in get_args(Verdict) if verdicts[each])
+    return TableCell(text=f"{found} of {len(judged.contrasts)}" if found else "not trained")
+
+
+def _headline(shape: ModelShape, released: Both, free: float, length: int, longest: int) -> str:
+    """The model as it was released, and how far its quality is known."""
+    said = ""
+    if (one := released[0]) and (two := released[1]):
+        prefill, (token, held) = one[0], two
+        fit = f"{counted(int(free // held), 'sequence')} fit" if free > held else "no sequence fits beside the weights"
+        said = (
+            f"As released ({shape.released}): prefill {duration(prefill.seconds)}, a token {duration(token.seconds)}, "
+            f"{size(held)} of cache; {fit}. "
+        )
+    known = f"known up to {longest:,} tokens, on small models, and unknown beyond" if longest else "unknown"
+    return f"{said}Quality is {known}." if length > longest else said
+
+
+def _notes(shape: ModelShape, served: ModelOnDevice, weights: float, judged: Judgement) -> Iterator[Note]:
+    device = served.device
+    yield Note(
+        topic="times",
+        text="×÷1.6: nine in ten back-tests of such estimates lay within this factor. m: measured; c: counted in FLOPs "
+        "and bytes, and calibrated by times of this attention at other shapes; o: by its times on another card; n: by "
+        "those of others of its family",
+    )
+    yield Note(
+        topic="memory",
+        text=f"{shape.parameters() / 1e9:.1f}B weights of {served.bytes_per_weight:g} bytes take {size(weights)} of "
+        f"{size(device.memory_bytes)}, of which a tenth is kept free; the cache is in "
+        f"{'bfloat16' if served.kind == 'card' else 'float32'}",
+    )
+    if shape.source:
+        yield Note(topic="model", kind="method", text=shape.source)
+    yield Note(topic="device", kind="method", text=device.source)
+    if judged.contrasts:
+        names = some([f"{key.task} ({key.preset})" for key in judged.contrasts])
+        yield Note(topic="quality", kind="method", text=f"judged on {names}")
