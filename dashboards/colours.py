@@ -27,7 +27,7 @@ IN_ORDER = (
     "selective", "asentmax", "stick-breaking", "additive-lm", "longformer", "bigbird", "sparse", "sinkhorn",
     "reformer", "moba", "nsa", "topk", "linformer", "nystrom", "performer", "skyformer", "synthesizer", "cosformer",
     "gated-linear", "no-attention", "ssd", "sigmoid", "relative", "fastformer", "path",
-    "retention", "hgrn2", "delta-product", "gated-delta-2", "rwkv7", "log-linear", "mla", "mamba3",
+    "retention", "hgrn2", "delta-product", "gated-delta-2", "rwkv7", "log-linear", "mla", "mamba3", "ttt",
 )  # fmt: skip
 """Each name has the next colour and the next shape. A name that is not here takes those that its hash gives."""
 

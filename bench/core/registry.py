@@ -320,7 +320,7 @@ NAMES_ELSEWHERE = {
     "flash": "softmax", "flashattention": "softmax", "sdpa": "softmax", "vanilla": "softmax", "swa": "window",
     "slidingwindow": "window", "retnet": "retention", "lightningattention": "retention[decays=lightning]",
     "gdn2": "gated-delta-2", "gateddeltaproduct": "delta-product[decay=scalar]", "multiheadlatentattention": "mla",
-    "ssmax": "scalable-softmax", "forgettingtransformer": "fox", "bahdanau": "additive",
+    "tttlinear": "ttt", "ssmax": "scalable-softmax", "forgettingtransformer": "fox", "bahdanau": "additive",
 }  # fmt: skip
 """The names of variants in papers and libraries, in small letters and digits alone, and its selection here."""
 

@@ -36,7 +36,7 @@ FORMS = (
     "path[forget=true,rank=4]", "path[size=1]", "hgrn2[lower_bound=0.5]",
     "retention[decays=lightning,output_gate=false]", "delta-product[decay=scalar,steps=3]",
     "gated-delta-2[eigenvalues=signed]", "rwkv7[rank=4]", "log-linear[of=delta]", "mla[rank=5,rotary=4]",
-    "mamba3[output_gate=false]",
+    "mamba3[output_gate=false]", "ttt[batch=4]",
     "longformer[window=3,global_tokens=2]", "longformer[window=2,global_tokens=0]", "sparse[pattern=strided,stride=4]",
     "sparse[pattern=fixed,stride=5,summary=2]", "bigbird[block=3,random_blocks=2,global_blocks=1,window_blocks=3]",
     "reformer[bucket=4,hashes=3]", "sinkhorn[block=5]", "routing[clusters=2,form=strict,window=6]",
