@@ -13,6 +13,9 @@ STEPWISE = [
     "softmax", "rela", "entmax15", "additive-lm", "additive-lm[kernel_size=3]", "additive-lm[window=2]",
     "local[query_block=4,flange=4]", "local[query_block=4,flange=4,relative=true]", "linear", "relative",
     "gated-linear", "delta[decay=scalar]", "gate+rela", "delta:2//gate[by=head]+softmax",
+    "path[forget=true]//softmax", "mla//softmax", "retention//softmax", "hgrn2//softmax", "delta-product//softmax",
+    "gated-delta-2//softmax", "log-linear//softmax", "log-linear[of=delta]//softmax", "rwkv7//softmax",
+    "mamba3//softmax", "ttt[batch=8]//softmax",
 ]  # fmt: skip
 
 
@@ -69,7 +72,7 @@ def test_the_loss_is_that_of_the_counted_targets_and_smoothed_in_training_alone(
     assert model.loss(batch).item() == pytest.approx((0.9 * plain + 0.1 * even).mean().item(), rel=1e-5)
 
 
-OWN_POSITIONS = ["relative", "local[query_block=24,relative=true]", "local-routing[query_block=24]"]
+OWN_POSITIONS = ["relative", "local[query_block=24,relative=true]", "local-routing[query_block=24]", "path", "mla"]
 
 
 @pytest.mark.parametrize("variant", OWN_POSITIONS)
