@@ -103,6 +103,8 @@ judge rela --device nowhere
 judge rela --results /dev/null
 controls {NAME} --results {RESULTS}
 controls rela --jobs 0
+referee {NAME} --results {RESULTS}
+referee rela --seeds 2
 audit nowhere.py:Mine --call 'm(x)|1'
 audit {{named}}:Mine
 convert {{file}}

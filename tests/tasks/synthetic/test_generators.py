@@ -75,6 +75,20 @@ def solve_parity(ids: list[int], modulus: int = 2) -> Answers:
     return {at: (1 + sum(each - 1 for each in ids[: at + 1]) % modulus, None) for at in range(len(ids) // 2, len(ids))}
 
 
+def solve_stack(ids: list[int]) -> Answers:
+    """1 pushes, 2 pops, 3 to 18 are values."""
+    lies: list[tuple[int, int]] = []
+    found: Answers = {}
+    for at in range(0, len(ids), 2):
+        assert ids[at] in (1, 2) and 3 <= ids[at + 1] <= 18
+        if ids[at] == 1:
+            lies.append((ids[at + 1], at + 1))
+        else:
+            found[at] = lies.pop()
+            assert ids[at + 1] == found[at][0]
+    return found
+
+
 def written(ids: list[int], target: list[tuple[int, int | None]]) -> Answers:
     """1 stands between source and target, 2 ends the target."""
     start = ids.index(1)
@@ -112,7 +126,7 @@ def solve_mqmtar(ids: list[int]) -> Answers:
 SOLVERS = {
     "recall": solve_recall, "noisy-recall": solve_noisy_recall, "max": solve_max,
     "selective-copy": solve_selective_copy, "flip-flop": solve_flip_flop, "two-back": solve_two_back,
-    "parity": solve_parity,
+    "parity": solve_parity, "stack": solve_stack,
     "copy": solve_copy, "reverse": solve_reverse, "sort": solve_sort, "mqmtar": solve_mqmtar,
 }  # fmt: skip
 
