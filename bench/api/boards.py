@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -63,8 +64,12 @@ def answered(
     """The whole folder, and the boards of it that are asked for: of Records those that they answer."""
     from ..board.select import read_store
     from ..score.key import answering, board_keys
+    from ..store.controls import control_records, unestablished
     from ..store.store import Store
 
-    table, predictions = read_store(Store(results.results if isinstance(results, Records) else Path(results), notice))
+    folder = results.results if isinstance(results, Records) else Path(results)
+    table, predictions = read_store(Store(folder, notice))
+    trained = sorted({row.variant for row in table.rows if row.lane == "train"})
+    table = replace(table, unestablished=unestablished(trained, control_records(folder)))
     keys = board_keys(table, **filters)
     return table, predictions, answering(keys, results) if isinstance(results, Records) else keys

@@ -242,6 +242,7 @@ def _variant_facts(spec: Spec) -> Iterator[Fact]:
     if isinstance(variant, str):
         variant = _variant(spec, causal)
     yield from _class_facts(VARIANTS.load(spec.name))
+    yield from _control_facts(spec)
     yield Fact("full attention", _support(spec, shape))
     yield Fact("causal mask", _support(spec, causal))
     cross = AttentionShape(heads=HEADS, head_dim=HEAD_DIM, max_length=LENGTH, cross=True)
@@ -259,6 +260,16 @@ def _variant_facts(spec: Spec) -> Iterator[Fact]:
         yield Fact("called", found)
     own = sum(p.numel() for p in variant.parameters())
     yield Fact("own parameters", f"{own:,} per layer, {at}")
+
+
+def _control_facts(spec: Spec) -> Iterator[Fact]:
+    from ..store.controls import control_records, controls_of, judged
+
+    for control in controls_of(spec):
+        found = judged(control, control_records())
+        result = f"{found.state}{f' ({found.shown})' if found.shown else ''}"
+        yield Fact("control", f"{control.claim}: {control.asks} on {control.task}, {control.preset}: {result}")
+        yield Fact("control's source", control.source)
 
 
 def _class_facts(plugin: type[Variant]) -> Iterator[Fact]:

@@ -8,7 +8,7 @@ passed is a pure function of these Records.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,10 +18,11 @@ import msgspec
 
 from ..core.cell import Cell
 from ..core.errors import SelectionError
-from ..core.files import PACKAGE, read_regular
+from ..core.files import PACKAGE, RESULTS, read_regular
 from ..core.record import Outcome, Record
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
+from .store import Store
 
 FILE = "controls.toml"
 FOLDER = "controls"
@@ -190,3 +191,29 @@ def judged(control: Control, records: Iterable[Record]) -> ControlResult:
         ours = float("nan") if measured is None else measured.value
         passed = ours >= control.at_least if control.at_least is not None else ours <= (control.at_most or 0.0)
     return ControlResult(control=control, state="passed" if passed else "failed", ours=ours)
+
+
+def control_records(results: Path = RESULTS) -> list[Record]:
+    """The Records of controls that come with attnbench, then those of a results folder, which count before them."""
+    folders = dict.fromkeys(each.resolve() for each in (PACKAGE / "results" / FOLDER, results / FOLDER))
+    return [record for folder in folders if folder.is_dir() for record in Store(folder).records()]
+
+
+def unestablished(variants: Iterable[str], records: Sequence[Record]) -> dict[str, str]:
+    """Why each of these variants is not established, by name; without those whose controls passed, or that have none.
+
+    Where no control was ever run nothing is known, and nobody is named.
+    """
+    found = {}
+    for name in variants if records else ():
+        try:
+            results = [judged(control, records) for control in controls_of(Spec.parse(name))]
+        except SelectionError:
+            # it is not installed here
+            continue
+        for result in results:
+            if result.state == "never run":
+                found[name] = "its positive control was never run"
+            elif result.state == "failed":
+                found[name] = f"its positive control failed: {result.shown}, asked {result.control.asks}"
+    return found

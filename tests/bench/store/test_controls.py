@@ -1,17 +1,21 @@
 """Positive controls: each variant names one that a run can train, and Records decide it."""
 
+from dataclasses import replace
+
 import pytest
 
+from attnbench.bench.api.boards import boards
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.files import PACKAGE
 from attnbench.bench.core.metrics import METRICS
-from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
+from attnbench.bench.core.record import Machine, Measurement, Outcome, Provenance, Record
 from attnbench.bench.core.registry import TASKS, VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
 from attnbench.bench.plan.fingerprint import closure
-from attnbench.bench.store.controls import FILE, Control, all_controls, controls_in, controls_of, judged
+from attnbench.bench.store.controls import FILE, Control, all_controls, controls_in, controls_of, judged, unestablished
+from attnbench.bench.store.store import Store
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
 CONTROLS = {str(control.name): control for control in all_controls()}
@@ -129,3 +133,35 @@ def test_an_identity_is_said_in_words() -> None:
     control: Control = CONTROLS["topk"]
     assert control.asks == "the loss of softmax within 0.01 nats"
     assert CONTROLS["softmax"].asks == "at least 99.0% right at length 64, pairs 8"
+
+
+def test_whoever_failed_or_never_ran_is_not_established() -> None:
+    good, bad = CONTROLS["softmax"], CONTROLS["sigmoid"]
+    records = [trained(good.cells[0], accuracy=1.0), trained(bad.cells[0], accuracy=0.5)]
+    names = ["softmax", "sigmoid", "gate+softmax", "gate+sigmoid", "delta//softmax", "of-a-stranger"]
+    assert unestablished(names, records) == {
+        "sigmoid": "its positive control failed: 50.0 %, asked at least 99.0% right at length 64, pairs 8",
+        "gate+sigmoid": "its positive control failed: 50.0 %, asked at least 99.0% right at length 64, pairs 8",
+        "delta//softmax": "its positive control was never run",
+    }
+
+
+def test_where_no_control_was_run_nobody_is_marked() -> None:
+    assert unestablished(["softmax", "sigmoid"], []) == {}
+
+
+def test_a_board_leaves_out_whose_control_failed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("attnbench.bench.store.controls.PACKAGE", tmp_path / "nowhere")
+    board_cell = Cell(variant=Spec("softmax"), task=Spec("recall"), preset=Spec("quick"))
+    store = Store(tmp_path)
+    for name in ("softmax", "sigmoid"):
+        for seed in range(3):
+            cell = replace(board_cell, variant=Spec(name), seed=seed)
+            data = Provenance(source="drawn", fidelity="regenerated")
+            store.append(replace(trained(cell), digest="lane1.objective1.task1-a-b", data=data))
+    for name, accuracy in (("softmax", 1.0), ("sigmoid", 0.5)):
+        Store(tmp_path / "controls").append(trained(CONTROLS[name].cells[0], accuracy=accuracy))
+    (board,) = boards(tmp_path)
+    assert [row.reason for row in board.unranked if row.name == "sigmoid"] == [
+        "not established: its positive control failed: 50.0 %, asked at least 99.0% right at length 64, pairs 8"
+    ]
