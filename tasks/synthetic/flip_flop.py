@@ -45,7 +45,7 @@ class FlipFlop(SyntheticTask):
         ),
         "quick": TokenRecipe(
             layers=2, heads=4, positions="alibi", convolution=2, shortest=32, length=64, longest=1_024, batch=64,
-            steps=500, learning_rate=2e-3, validation_examples=128, test_examples=600,
+            steps=2_000, schedule="until_solved", learning_rate=2e-3, validation_examples=128, test_examples=600,
         ),
         "base": TokenRecipe(
             layers=4, width=256, heads=8, feed_forward=512, positions="rope", shortest=32, length=64, longest=2_048,

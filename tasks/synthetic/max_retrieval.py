@@ -79,8 +79,8 @@ class MaxRetrieval(SyntheticTask):
         ),
         # Small scores at the start: with ordinary ones the maps with exact zeros stay at chance
         "quick": TokenRecipe(
-            query_key_scale=0.1, shortest=4, length=16, longest=1_024, batch=64, steps=2_000,
-            learning_rate=4e-3, learning_rates=(1e-3, 4e-3),
+            query_key_scale=0.1, shortest=4, length=16, longest=1_024, batch=64, steps=8_000,
+            schedule="until_solved", learning_rate=4e-3, learning_rates=(1e-3, 4e-3),
             evaluate_every=100, validation_examples=512, test_examples=2_000, evaluate_batch=256,
         ),
         "control": TokenRecipe(

@@ -36,7 +36,7 @@ class Parity(SyntheticTask):
             validation_examples=256, test_examples=400, ranked=False,
         ),
         "quick": TokenRecipe(
-            shortest=3, length=40, longest=256, batch=64, steps=1_500, learning_rate=4e-3, evaluate_every=50,
+            shortest=3, length=40, longest=256, batch=64, steps=6_000, schedule="until_solved", learning_rate=4e-3,
             validation_examples=256, test_examples=800,
         ),
     }  # fmt: skip

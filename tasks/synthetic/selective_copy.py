@@ -31,8 +31,8 @@ class SelectiveCopy(SyntheticTask):
         ),
         # Two layers and a token shift, without positions: the order comes from causal attention alone
         "quick": TokenRecipe(
-            layers=2, convolution=2, shortest=32, length=64, longest=1_024, batch=64, steps=800,
-            learning_rate=2e-3, learning_rates=(1e-3, 4e-3),
+            layers=2, convolution=2, shortest=32, length=64, longest=1_024, batch=64, steps=3_200,
+            schedule="until_solved", learning_rate=2e-3, learning_rates=(1e-3, 4e-3),
             validation_examples=128, test_examples=600,
         ),
         "base": TokenRecipe(

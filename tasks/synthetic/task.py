@@ -71,6 +71,8 @@ class SyntheticTask(Task):
     """
 
     lanes: ClassVar[tuple[Lane, ...]] = ("baseline", "train")
+    # 2: presets for two cores train until solved, for four times as many steps at most
+    version: ClassVar[int] = 2
     name: ClassVar[str]
     shared: ClassVar[Mapping[str, Recipe]] = {}
     baselines: ClassVar[dict[str, Baseline]] = {"majority": majority}

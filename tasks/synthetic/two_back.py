@@ -27,7 +27,7 @@ class TwoBack(SyntheticTask):
         ),
         "quick": TokenRecipe(
             layers=2, heads=4, positions="alibi", convolution=2, shortest=32, length=64, longest=1_024, batch=32,
-            steps=400, validation_examples=64, test_examples=192,
+            steps=1_600, schedule="until_solved", validation_examples=64, test_examples=192,
         ),
         "control": TokenRecipe(
             shortest=64, length=64, longest=64, batch=32, steps=1_200, schedule="until_solved", learning_rate=4e-3,
