@@ -324,7 +324,7 @@ def ability_table(reports: Sequence[Report]) -> AbilityTable | None:
             best = max(swept, key=lambda report: (len(known[report.name].keys() & names), -len(report.name)))
             length = max(point["length"] for point in best.lengths)
             unit = f"{best.timed}, against {REFERENCE}"
-            column = Ability(title=f"{title}, {length:,} tokens", report=best.name, unit=unit)
+            column = Ability(title=f"{title}, {length:,} tokens", report=best.name, unit=unit, is_cost=True)
             columns.append((column, known[best.name]))
     # those of one board alone would be a row of blanks
     least = min(2, len(columns))

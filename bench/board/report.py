@@ -152,11 +152,12 @@ class SummaryGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ability:
-    """A column of the first table: a task or a cost. `report`: name of its Report. `unit`: what its numbers are."""
+    """A column of the first table: a task, or a cost. `report`: name of its Report. `unit`: what its numbers are."""
 
     title: str
     report: str
     unit: str
+    is_cost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -185,8 +185,10 @@
       line.append(name);
       for (const c of columns) {
         const entry = row.entries[c.name];
-        const cell = result(shown(entry));
-        if (entry.note.length > 1) cell.title = entry.note;
+        // a row without its result says why
+        const lacks = !entry.text && row.reason && c === columns[0];
+        const cell = result(lacks ? "no result" : shown(entry));
+        if (lacks || entry.note.length > 1) cell.title = lacks ? row.reason : entry.note;
         line.append(cell);
       }
       body.append(line);
@@ -479,13 +481,30 @@
   // a long name breaks between its parameters and the values of a grid, a number such as 1,024 nowhere
   const breakable = (name) => name.split(/(?<=[[|]|,(?!\d))/).flatMap((part) => [part, make("wbr")]);
 
+  // the task asked for on a phone: at first the one that tells most variants from softmax
+  function abilities(columns, rows) {
+    const menu = $("ability");
+    if (!menu.options.length) {
+      const told = (at) => rows.filter(([, cells]) => cells[at]?.verdict).length;
+      const tasks = columns.map((column, at) => at).filter((at) => !columns[at].is_cost);
+      menu.append(...tasks.map((at) => make("option", columns[at].title, { value: String(at) })));
+      menu.value = String(tasks.reduce((best, at) => (told(at) > told(best) ? at : best), tasks[0] ?? -1));
+    }
+    return Number(menu.value);
+  }
+
   // who is good at what: each number with the mark and the colour of its difference from softmax
   function drawAnswer() {
     const { columns, rows } = overview.answer || { columns: [], rows: [] };
     $("answer").hidden = !rows.length;
+    // a phone has room for one task, chosen above, and for the first cost
+    const narrow = matchMedia("(max-width: 600px)").matches && columns.length > 2;
+    const asked = abilities(columns, rows), cost = columns.findIndex((column) => column.is_cost);
+    const shown = columns.map((column, at) => at).filter((at) => !narrow || at === asked || at === cost);
+    $("asked").hidden = !narrow;
     const head = make("tr");
     head.append(make("th", "attention", { scope: "col" }));
-    for (const { title, report, unit } of columns) {
+    for (const { title, report, unit } of shown.map((at) => columns[at])) {
       const at = blocks.findIndex((block) => block.dataset.name === report);
       const cell = make("th", null, { scope: "col" });
       const link = make("a", null, { href: address(at, ["theme"]) });
@@ -494,14 +513,15 @@
       head.append(cell);
     }
     const body = make("tbody");
-    for (const [name, cells] of rows) {
+    for (const [name, cells] of rows.filter(([, cells]) => shown.some((at) => cells[at]))) {
       const line = make("tr");
       const label = make("th", null, { scope: "row" });
       label.append(...breakable(name));
       line.append(label);
-      for (const cell of cells) {
-        const mark = { better: " ▲", worse: " ▼" }[cell?.verdict] ?? "";
-        line.append(make("td", cell ? cell.text + mark : "", { className: cell?.verdict ?? "", title: cell?.hint ?? "" }));
+      for (const at of shown) {
+        const cell = cells[at] ?? { text: "not run", verdict: "empty", hint: `${name} has no Record on ${columns[at].title}` };
+        const mark = { better: " ▲", worse: " ▼" }[cell.verdict] ?? "";
+        line.append(make("td", cell.text + mark, { className: cell.verdict, title: cell.hint }));
       }
       body.append(line);
     }
@@ -652,6 +672,7 @@
     return [make("option", "choose one", { value: "-1" }), ...groups];
   }
 
+  $("ability").addEventListener("change", drawAnswer);
   $("report").append(...choices());
   $("report").addEventListener("change", (event) => show(Number(event.target.value)));
   $("home").addEventListener("click", (event) => {

@@ -45,13 +45,18 @@ def overview() -> Overview:
             data="data: surrogate" if state.startswith("stale") else "", is_average=False,
         )  # fmt: skip
 
-    cells = (AbilityCell(text="96.0", verdict="better", hint="entmax15: 96"), None)
+    cells = (AbilityCell(text="96.0", verdict="better", hint="entmax15: 96"), None, None)
     answer = AbilityTable(
         columns=(
             Ability(title="lra-text", report="lra-text/quick", unit="accuracy, %"),
-            Ability(title="step", report="sweep", unit="against softmax"),
+            Ability(title="recall", report="lra-text/quick", unit="accuracy, %"),
+            Ability(title="step", report="sweep", unit="against softmax", is_cost=True),
         ),
-        rows=(("softmax", (AbilityCell(text="80.0"), AbilityCell(text="1×"))), (HOSTILE, cells)),
+        rows=(
+            ("softmax", (AbilityCell(text="80.0"), AbilityCell(text="70.0"), AbilityCell(text="1×"))),
+            (HOSTILE, cells),
+            ("linear", (None, AbilityCell(text="50.0"), None)),
+        ),
     )
     lengths = tuple(
         {
@@ -101,8 +106,12 @@ def test_the_page_opens_with_the_overview_and_each_board_is_one_link_away(page: 
     assert rows[1].startswith("sweep over lengths\n⚠ data: surrogate")
     assert rows[1].endswith("2026-01-01\nstale: older version")
     answer = page.locator("#answer-table tbody tr")
-    assert answer.all_inner_texts() == ["softmax\t80.0\t1×", f"{HOSTILE}\t96.0 ▲\t"]
+    assert answer.all_inner_texts() == [
+        "softmax\t80.0\t70.0\t1×", f"{HOSTILE}\t96.0 ▲\tnot run\tnot run", "linear\tnot run\t50.0\tnot run",
+    ]  # fmt: skip
     assert page.locator("#answer-table td.better").get_attribute("title") == "entmax15: 96"
+    assert page.locator("#answer-table td.empty").last.get_attribute("title") == "linear has no Record on step"
+    assert page.locator("#asked").is_hidden()
     page.get_by_role("link", name="sweep over lengths").click()
     page.wait_for_selector("#figure-lengths[data-ready]")
     assert "q=sweep" in page.url and page.locator("#overview").is_hidden()
@@ -118,6 +127,18 @@ def test_the_page_opens_with_the_overview_and_each_board_is_one_link_away(page: 
     page.wait_for_selector("#figure-frontiers[data-ready]")
     assert page.locator("#overview").is_visible() and "q=" not in page.url
     assert page.get_attribute("#home", "aria-current") == "page"
+
+
+def test_a_phone_shows_one_task_and_its_cost_and_no_empty_row(browser: object, file: Path) -> None:
+    opened = browser.new_page(viewport={"width": 390, "height": 844})
+    open_at(opened, file, "")
+    answer = opened.locator("#answer-table tbody tr")
+    # the task that tells most from softmax, then the one that is asked for
+    assert answer.all_inner_texts() == ["softmax\t80.0\t1×", f"{HOSTILE}\t96.0 ▲\tnot run"]
+    opened.select_option("#ability", label="recall")
+    assert answer.all_inner_texts() == ["softmax\t70.0\t1×", "linear\t50.0\tnot run"]
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 390
+    opened.close()
 
 
 def test_an_address_opens_its_board_and_an_unknown_one_the_overview(browser: object, file: Path) -> None:
