@@ -136,13 +136,13 @@ def read_by_level(terms: Terms, weights: Tensor, recur: Callable[..., tuple[Tens
     outputs = [torch.zeros_like(inside[:batch])]
     for number in range(chunks):
         if spans:
-            read = [by_chunk[:, number, ..., at, None] * (across[:, number] @ span) for at, span in spans.items()]
+            read = [by_chunk[:, number, ..., on, None] * (across[:, number] @ span) for on, span in spans.items()]
             outputs.append(torch.stack(read).sum(0))
-            spans = {at: turns[:, number] @ span for at, span in spans.items()}
+            spans = {on: turns[:, number] @ span for on, span in spans.items()}
         # as in counting: spans of equal length become one of twice that, up to the lowest 0 of the digits
         joined, place = puts[:, number], CHUNK.bit_length() - 1 + ((number + 1) & ~number).bit_length()
-        for at in range(CHUNK.bit_length(), place + 1):
-            joined = joined + spans.pop(min(at, last), 0.0)
+        for below in range(CHUNK.bit_length(), place + 1):
+            joined = joined + spans.pop(min(below, last), 0.0)
         spans[min(place, last)] = joined
     output = torch.unflatten(inside, 0, (batch, chunks)) + torch.stack(outputs, 1)
     return output.transpose(1, 2).flatten(2, 3)[:, :, :length]
