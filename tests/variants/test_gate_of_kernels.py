@@ -37,7 +37,7 @@ WRITTEN = (
     "differential-v2", "window[size=5,sink=learned]", "longformer[window=3]", "bigbird[block=2]",
     "sparse[stride=4,summary=2]", "gated-linear[rank=4]", "delta", "delta[decay=scalar,eigenvalues=signed]",
     "delta[decay=channel]", "ssd", "retention", "hgrn2", "delta-product[steps=3]", "gated-delta-2", "rwkv7[rank=4]",
-    "log-linear[of=delta]",
+    "log-linear[of=delta]", "mamba3",
 )  # fmt: skip
 KERNELS = {"cpp", "triton"}
 ALL = (*SELECTIONS, *WRITTEN)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..contract import AttentionShape, Mask, SelectionError, Unsupported, accumulator, repeat_heads
+from ..kernels.dispatch import choose_implementation
 from ..ops.projection import projected
 from ..ops.recurrences import Terms
 from ..ops.rotation import turned
@@ -75,6 +76,7 @@ class Mamba3(RecurrentVariant):
         if not mask.causal or length != key.shape[2]:
             raise Unsupported(f"Mamba3: expected a causal mask over one sequence, got {length}, {key.shape[2]} keys")
         dtype = accumulator(query.dtype)
+        self.implementation = choose_implementation(self.impl, query, key, value, kernels=frozenset({"cpp"}))
         query, key, value, hidden = (x.to(dtype) for x in (query, key, value, hidden))
         step, slope, share = self._rates(hidden)
         real = mask.real(key)[:, None]
