@@ -25,7 +25,10 @@ class GatedDelta2(Delta):
         "S_i = (I - k_i^T (b_i * k_i)) diag(a_i) S_(i-1) + k_i^T (w_i * v_i); o_i = RMSNorm(q_i S_i); "
         "b, w = sigmoid(W x_i)"
     )
-    paper: ClassVar = "Gated DeltaNet-2: Decoupling Erase and Write in Linear Attention 2026 (arXiv 2605.22791)"
+    paper: ClassVar = (
+        "Hatamizadeh, Choi & Kautz 2026, Gated DeltaNet-2: Decoupling Erase and Write in Linear Attention "
+        "(arXiv 2605.22791)"
+    )
 
     def __init__(
         self,
