@@ -118,7 +118,8 @@ def is_own(point: EntryPoint | Target) -> bool:
     A target never does: whoever sends a Record may name any function that a module of ours can reach, such as
     `attnbench.bench.core.files:os.abort`.
     """
-    return isinstance(point, EntryPoint) and point.value.partition(":")[0].strip().split(".")[0] == OWN_PACKAGE
+    # not "is an EntryPoint": where a package imports `importlib_metadata`, as MLflow does, all are of its class
+    return not isinstance(point, Target) and point.value.partition(":")[0].strip().split(".")[0] == OWN_PACKAGE
 
 
 def _installed(group: str, found: EntryPointGroup) -> Iterable[EntryPoint]:
