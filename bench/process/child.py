@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+import psutil
 
 from ..core.decode import decode_hook, encode_hook, without_surrogates
 from ..core.files import is_trusted, make_private
@@ -156,14 +157,23 @@ class Child(AbstractContextManager["Child"]):
         while not self._lines:
             if self._ends[0] not in self.open:
                 return None
-            self._read(max(ends - time.monotonic(), 0.0))
+            if self._ends[1] in self.open:
+                self._read(max(ends - time.monotonic(), 0.0))
+                continue
+            # its supervisor has ended: whoever still holds its channel, such as a daemon, is not asked
+            try:
+                self._read(0.0)
+            except TimeoutError:
+                return None
         return self._lines.popleft()
 
     @property
     def exit_code(self) -> int:
         """The exit code as subprocess has it: the negative number of a signal."""
-        while self.open:
+        while self._ends[1] in self.open:
             self._read(None)
+        # its last words, but for what a daemon holds open
+        self._wait(1.0, self._ends[2])
         code = self._numbers[NUMBER.size :]
         # a supervisor that was killed has sent its own id alone
         return int(NUMBER.unpack(code)[0]) if code else -signal.SIGKILL
@@ -273,7 +283,13 @@ class _Server:
 
     def end(self) -> None:
         self.requests.close()
+        left: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            left = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
+        for each in left:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
         self.process.wait()
         self.error_stream.close()
 

@@ -51,6 +51,8 @@ def main(requests: socket.socket, parent: int) -> int:
     """Returns 0 at the end of the process that asks, and in a child the child's exit code."""
     # it may be killed while this one imports, long before it reads its socket
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # what a supervisor that was killed leaves behind can be found here, and ends with this process
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:
         return 1
     for name in (*IMPORTED, *(ON_A_GPU if GPU.exists() else ())):

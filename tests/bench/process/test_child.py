@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,10 +11,11 @@ import textwrap
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from attnbench.bench.process import child as children
-from attnbench.bench.process.child import ChannelError, Child
+from attnbench.bench.process.child import ChannelError, Child, end_servers
 
 LEAVE_A_PROCESS = """
 import os, time
@@ -116,3 +118,36 @@ def test_a_line_without_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_half_a_line_is_none(tmp_path: Path) -> None:
     with Child(script(tmp_path, "channel.write(b'whole\\nhalf'); channel.flush()")) as child:
         assert child.receive(30.0) == b"whole" and child.receive(30.0) is None
+
+
+DAEMON = """
+import os, signal, time
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(writing, b"here")
+        channel.write(b"%d\\n" % os.getpid())
+        channel.flush()
+        time.sleep(100)
+    os._exit(0)
+os.read(reading, 4)
+os.kill(os.getppid(), signal.SIGKILL)
+time.sleep(100)
+"""
+
+
+def test_a_daemon_that_outlives_its_supervisor_holds_nobody_up_and_ends_with_the_command(tmp_path: Path) -> None:
+    script = tmp_path / "daemon.py"
+    script.write_text(DAEMON, encoding="utf-8")
+    with Child(str(script)) as child:
+        daemon = child.receive(60.0)
+        assert daemon is not None
+        began = time.monotonic()
+        assert child.receive(60.0) is None
+        assert "SIGKILL" in child.death
+        assert time.monotonic() - began < 20.0
+    end_servers()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        left = psutil.Process(int(daemon))
+        assert not psutil.wait_procs([left], timeout=5)[1] or left.status() == psutil.STATUS_ZOMBIE
