@@ -74,15 +74,15 @@ class LatentAttention(Layer):
     ) -> tuple[Tensor, Any]:
         if state is None:
             # in the dtype of the run, whatever that of the parameters is
-            empty = (value.new_empty(value.shape[0], 1, 1, width) for width in (self.rank, self.rotary))
-            state = KeyValueCache.empty(*empty)
+            latent, place = (value.new_empty(value.shape[0], 1, 1, width) for width in (self.rank, self.rotary))
+            state = KeyValueCache.empty(latent, place)
         return super().step(query, key, value, state, hidden)
 
     def advance(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         query, kept, shared = self._projected(x, state.length)
         every, dtype = state.append(kept, shared), accumulator(x.dtype)
         latent, places = (part.to(dtype) for part in every)
-        own, turning = query.to(dtype).split([self.shape.head_dim, self.rotary], -1)
+        own, turning = torch.split_with_sizes(query.to(dtype), [self.shape.head_dim, self.rotary], -1)
         scores = (own @ self.key_of.to(dtype)) @ latent.transpose(-2, -1) + turning @ places.transpose(-2, -1)
         weights = masked_softmax(scores / query.shape[-1] ** 0.5, None)
         output = (F.dropout(weights, self.weight_dropout) @ latent) @ self.value_of.to(dtype).transpose(-2, -1)
@@ -92,8 +92,8 @@ class LatentAttention(Layer):
         """Queries (batch, heads, length, head_dim + rotary), c (batch, 1, length, rank), the shared part of keys."""
         angle = angles_of_positions(first, x.shape[1], self.rotary, x)
         query = torch.unflatten(self.query(x), -1, (self.shape.heads, -1)).transpose(1, 2)
-        own, turning = query.split([self.shape.head_dim, self.rotary], -1)
-        kept, shared = self.compress(x)[:, None].split([self.rank, self.rotary], -1)
+        own, turning = torch.split_with_sizes(query, [self.shape.head_dim, self.rotary], -1)
+        kept, shared = torch.split_with_sizes(self.compress(x)[:, None], [self.rank, self.rotary], -1)
         kept = F.rms_norm(kept, (self.rank,), self.norm.to(kept.dtype), eps=1e-6)
         return torch.cat([own, turned(turning, angle)], -1), kept, turned(shared, angle)
 
