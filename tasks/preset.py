@@ -155,6 +155,7 @@ _RANGES = {
     "rate_extensions": Range(0, 10),
     "convolution": Range(0, 1_024),
     "query_key_scale": Range(0, 100),
+    "query_key_scales": Range(0, 100),
     "timing_seconds": Range(0.01, 1e6),
     "resolution": Range(1e-4, 1),
 }

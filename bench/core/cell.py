@@ -36,8 +36,8 @@ LANE_VERSIONS = {"train": 1, "time": 1, "baseline": 1, "tune": 1}
 VERSION_ZERO = "version 0"
 """Records made before versions were declared."""
 
-RATE_SETTINGS = ("learning_rate", "learning_rates", "tuning_seeds", "rate_extensions")
-"""The settings of a preset that only choose a learning rate."""
+RATE_SETTINGS = ("learning_rate", "learning_rates", "tuning_seeds", "rate_extensions", "query_key_scales")
+"""The settings of a preset that only choose a learning rate, and at it the factor on queries and keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +87,10 @@ class Job:
     one series run one after another, in order.
 
     The rest is filled in where a job is submitted. `rates`: by cell key, the learning rate that was chosen for a Cell
-    whose preset has a grid. `threads`: processor threads to pin, 0 = as the machine has cores. `timeout`: seconds that
-    one Cell may take before another has its turn. `gpu`: the one GPU that the child sees, as CUDA_VISIBLE_DEVICES names
-    it; empty leaves that to the engine. `even_if_wrong`: measure what the gate finds wrong too. `executor`, `node`:
-    what the Records carry.
+    whose preset has a grid; `scales`: the factor on queries and keys. `threads`: processor threads to pin, 0 = as the
+    machine has cores. `timeout`: seconds that one Cell may take before another has its turn. `gpu`: the one GPU that
+    the child sees, as CUDA_VISIBLE_DEVICES names it; empty leaves that to the engine. `even_if_wrong`: measure what the
+    gate finds wrong too. `executor`, `node`: what the Records carry.
     """
 
     id: str
@@ -98,6 +98,7 @@ class Job:
     digests: dict[str, str]
     series: str = ""
     rates: dict[str, float] = field(default_factory=dict)
+    scales: dict[str, float] = field(default_factory=dict)
     device: str = "cpu"
     results: Path = Path()
     data_dir: Path | None = None

@@ -203,6 +203,7 @@ METRICS: dict[str, Metric] = {
         Metric("own_projections", "count", "", "trainable parameters of layers with projections of their own"),
         Metric("attention_dropout", "fraction", "", "of the weights in training, where it is not that of the preset"),
         Metric("learning_rate", "", "", "rate that was chosen from the grid of the preset"),
+        Metric("query_key_scale", "", "", "factor on queries and keys at the start that was chosen from the preset's"),
         Metric("train_seconds", "seconds", "lower", "wall time of the training loop, evaluation excluded"),
         Metric(
             "data_share",

@@ -90,9 +90,16 @@ class DescribeRecipe(Request[RecipeFacts]):
         plain, wanted = task.recipe(Spec(self.preset.name)), task.recipe(self.preset)
         rest = apart_from_rates(dict(self.preset.parameters))
         rates = extended(wanted.learning_rates, wanted.rate_extensions) if wanted.learning_rates else ()
+        # of token prediction alone
+        scales = [each for each in getattr(wanted, "query_key_scales", ()) if each != wanted.query_key_scale]
+        alone = [
+            Spec.of(self.preset.name, **rest | {"learning_rate": rate} | scale)
+            for scale in ({}, *({"query_key_scale": each} for each in scales))
+            for rate in rates
+        ]
         presets = []
-        # the preset itself, and with each learning rate in the place of its grid
-        for preset in (self.preset, *(Spec.of(self.preset.name, **rest | {"learning_rate": rate}) for rate in rates)):
+        # the preset itself, and with each learning rate in the place of its grid, at each factor on queries and keys
+        for preset in (self.preset, *alone):
             recipe = task.recipe(preset)
             changed = {name: getattr(recipe, name) for name, _ in preset.parameters}
             kept = {name: value for name, value in changed.items() if value != getattr(plain, name)}
@@ -104,7 +111,12 @@ class DescribeRecipe(Request[RecipeFacts]):
             grid=wanted.learning_rates,
             extensions=wanted.rate_extensions,
             seeds=wanted.tuning_seeds,
-            presets=tuple(zip(rates, presets[1:], strict=True)),
+            presets=tuple(zip(rates, presets[1 : 1 + len(rates)], strict=True)),
+            scale=wanted.query_key_scale,
+            scaled=tuple(
+                (scale, tuple(zip(rates, presets[1 + at * len(rates) :], strict=False)))
+                for at, scale in enumerate(scales, start=1)
+            ),
         )
         return RecipeFacts(
             preset=presets[0],

@@ -322,13 +322,14 @@ class _Queue:
                 alone=is_timing and not on_gpu,
                 seconds=sum(known) if len(known) == len(cells) else None,
             )
-            rates = {cell.key: self._plan.rates[cell].rate for cell in cells if cell in self._plan.rates}
+            chosen = {cell.key: self._plan.rates[cell] for cell in cells if cell in self._plan.rates}
             # a plugin that was asked something may have left a thread that takes a core
             end_children()
             job = replace(
                 job,
                 cells=tuple(cells),
-                rates={key: rate for key, rate in rates.items() if rate is not None},
+                rates={key: one.rate for key, one in chosen.items() if one.rate is not None},
+                scales={key: one.scale for key, one in chosen.items() if one.scale is not None},
                 device=str(resources.device),
                 results=runner.options.results,
                 data_dir=runner.options.data_dir,

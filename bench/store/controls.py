@@ -28,9 +28,9 @@ FILE = "controls.toml"
 FOLDER = "controls"
 """The folder of the Records of controls, in a results folder."""
 
-LARGEST_FILE = 1_000_000
+_LARGEST_FILE = 1_000_000
 
-State = Literal["passed", "failed", "never run"]
+_State = Literal["passed", "failed", "never run"]
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -91,7 +91,7 @@ class ControlResult:
     """What the Records say of a control. `ours`: the accuracy, or the difference of losses; `reason`: of a failure."""
 
     control: Control
-    state: State
+    state: _State
     ours: float | None = None
     reason: str = ""
 
@@ -117,7 +117,7 @@ def controls_in(folder: Path) -> tuple[Control, ...]:
     """
     path = folder / FILE
     try:
-        found = msgspec.convert(tomllib.loads(read_regular(path, LARGEST_FILE).decode()), dict[str, _Entry])
+        found = msgspec.convert(tomllib.loads(read_regular(path, _LARGEST_FILE).decode()), dict[str, _Entry])
         return tuple(_control(name, entry) for name, entry in found.items())
     except FileNotFoundError:
         return ()

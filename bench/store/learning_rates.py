@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -24,11 +24,15 @@ EDGE_FACTOR = 3.0
 
 @dataclass(frozen=True, slots=True)
 class RateChoice:
-    """The rate that a variant takes; None where training failed at every rate, with the outcome and the reason."""
+    """The rate that a variant takes; None where training failed at every rate, with the outcome and the reason.
+
+    `scale`: the factor on the initial projections to queries and keys that it takes; None for that of the preset.
+    """
 
     rate: float | None
     outcome: Outcome = Outcome.OK
     reason: str = ""
+    scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,43 +40,58 @@ class RateGrid:
     """The learning rates of a preset, among which each variant searches its own.
 
     `grid`: the rates that are tried first; a search goes beyond their ends `extensions` times at most. `presets`: each
-    rate that may be tried, with the preset that trains at it alone. `seeds`: trials of each rate.
+    rate that may be tried, with the preset that trains at it alone. `seeds`: trials of each rate. `scale`: the preset's
+    `query_key_scale`; `scaled`: the other values that are tried at the chosen rate, each with a preset for each rate.
     """
 
     grid: tuple[float, ...]
     extensions: int
     seeds: int
     presets: tuple[tuple[float, Spec], ...]
+    scale: float = 1.0
+    scaled: tuple[tuple[float, tuple[tuple[float, Spec], ...]], ...] = ()
 
     def trials(self, cell: Cell) -> dict[float, tuple[Cell, ...]]:
         """The cells of the lane `tune` that may choose the learning rate of a cell to train, by rate.
 
         They are the same for all seeds. Their checkpoints are chosen on validation data, whatever the cell's own are.
         """
+        return {rate: self._trials(cell, preset) for rate, preset in self.presets}
+
+    def _trials(self, cell: Cell, preset: Spec) -> tuple[Cell, ...]:
         seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.seeds)
-        return {
-            rate: tuple(
-                Cell(variant=cell.variant, task=cell.task, preset=preset, seed=seed, lane="tune") for seed in seeds
-            )
-            for rate, preset in self.presets
-        }
+        return tuple(
+            Cell(variant=cell.variant, task=cell.task, preset=preset, seed=seed, lane="tune") for seed in seeds
+        )
 
     def search(
         self, cell: Cell, trained: Mapping[tuple[str, str], Record], digest_of: Callable[[Cell], str]
     ) -> tuple[list[Cell], RateChoice | None]:
         """The trials of a cell to train as far as the search has come, and its choice.
 
-        The choice is None where one of these trials is still to be run. `trained`: as `first_results` gives it, of any
+        Once the rate is chosen, the other factors on queries and keys are tried at it, and the same rule chooses among
+        them: every variant gets as many trials of its start. The choice is None where a trial is still to be run.
+        `trained`: as `first_results` gives it, of any
         machine, so that every machine that sees the Records chooses the same.
         """
         trials = self.trials(cell)
 
-        def records_of(rate: float) -> list[Record]:
-            found = (trained.get((trial.key, digest_of(trial))) for trial in trials[rate])
+        def records_of(cells: Iterable[Cell]) -> list[Record]:
+            found = (trained.get((trial.key, digest_of(trial))) for trial in cells)
             return [record for record in found if record is not None]
 
-        rates, choice = search(self.grid, self.extensions, self.seeds, records_of)
-        return [trial for rate in rates for trial in trials[rate]], choice
+        rates, choice = search(self.grid, self.extensions, self.seeds, lambda rate: records_of(trials[rate]))
+        cells = [trial for rate in rates for trial in trials[rate]]
+        if choice is None or choice.rate is None or not self.scaled:
+            return cells, choice
+        tried = {self.scale: records_of(trials[choice.rate])}
+        for scale, presets in self.scaled:
+            own = self._trials(cell, dict(presets)[choice.rate])
+            cells += own
+            tried[scale] = records_of(own)
+        if any(len(found) < self.seeds for found in tried.values()):
+            return cells, None
+        return cells, replace(choice, scale=choose_rate(tried).rate)
 
 
 class _Score(NamedTuple):

@@ -32,11 +32,13 @@ class TokenRecipe(Recipe):
 
     Every step draws fresh sequences of one length between `shortest` and `length`. Tests go up to `longest`, and each
     setting gets an equal part of `test_examples`. `evaluate_batch` counts sequences of `length`; of longer ones fewer
-    are evaluated at once. `pooling` has no effect.
+    are evaluated at once. `pooling` has no effect. `query_key_scales`: factors like `query_key_scale`, of which each
+    variant takes its best by the validation of trials at the rate that it has chosen; without them, all take that one.
     """
 
     shortest: int = 32
     longest: int = 1_024
+    query_key_scales: tuple[float, ...] = ()
 
     def with_overrides(self, preset: Spec) -> Self:
         changed = Recipe.with_overrides(self, preset)
@@ -48,6 +50,10 @@ class TokenRecipe(Recipe):
             raise SelectionError("expected no train_examples: every step draws fresh ones; set steps to train on fewer")
         if changed.validation_examples is None or changed.test_examples is None:
             raise SelectionError("set validation_examples and test_examples: a generated task is infinite")
+        if changed.query_key_scales and not changed.learning_rates:
+            raise SelectionError(
+                "expected learning_rates=… beside query_key_scales, which are tried at the rate that is chosen of them"
+            )
         changed.check_tested_positions(changed.longest)
         return changed
 

@@ -56,6 +56,9 @@ def _train(builder: RecordBuilder) -> None:
         # the Record keeps the preset as its setting, which all variants share, and the rate as a measurement
         recipe = replace(recipe, learning_rate=context.job.rates[cell.key], learning_rates=())
         builder.measurements.append(Measurement.of("learning_rate", recipe.learning_rate))
+        if (scale := context.job.scales.get(cell.key)) is not None:
+            recipe = replace(recipe, query_key_scale=scale)
+            builder.measurements.append(Measurement.of("query_key_scale", scale))
     objective = objective_for(task.problem(), recipe)
     model = objective.model(context.builder(recipe.batch)(cell.variant), cell.seed, str(context.device))
     model.to(context.device)

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.bench.core.cell import FIRST_TUNING_SEED, Cell
+from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.plan.facts import recipe_facts
 from attnbench.bench.store.learning_rates import choose_rate, first_results, search
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
@@ -136,3 +138,44 @@ def test_of_repeated_trials_the_first_result_counts_on_whatever_machine() -> Non
     assert list(first_results([failed]).values()) == [failed]
     other_code = trial(1e-3, (0.1, 3.0), digest="a-b-d")
     assert len(first_results([first, other_code])) == 2
+
+
+SCALED = "smoke[learning_rates=4e-3|8e-3,query_key_scales=0.1|0.3|1,tuning_seeds=2]"
+
+
+@pytest.mark.parametrize(
+    ("by_scale", "scale"), [((0.5, 0.9, 0.4), 0.1), ((0.9, 0.5, 0.4), 0.3), ((0.4, 0.5, 0.9), 1.0)]
+)
+def test_the_factor_on_queries_and_keys_is_chosen_at_the_chosen_rate(by_scale, scale: float) -> None:
+    """The preset's own factor is 0.3, whose trials are those of the rate; validation by factor 0.3, 0.1 and 1."""
+    grid = recipe_facts(Spec("recall"), Spec.parse(SCALED)).rates
+    assert grid is not None and grid.scale == 0.3
+    cell = Cell(variant=Spec("fox"), task=Spec("recall"), preset=Spec.parse(SCALED))
+    values = dict(zip((None, 0.1, 1.0), by_scale, strict=True))
+    trained: dict[tuple[str, str], Record] = {}
+
+    def run(cells: Sequence[Cell]) -> list[tuple[float, float | None, int]]:
+        """Trials that have no Record get one; the rate 8e-3 is the better one at each factor."""
+        new = [each for each in cells if (each.key, "d") not in trained]
+        for each in new:
+            rate, factor = each.preset.get("learning_rate"), each.preset.get("query_key_scale")
+            loss = 1.0 if rate == 8e-3 else 2.0
+            trained[each.key, "d"] = trial(1e-3, (values[factor] if rate == 8e-3 else 0.1, loss), cell=each)
+        return [(each.preset.get("learning_rate"), each.preset.get("query_key_scale"), each.seed) for each in new]
+
+    cells, choice = grid.search(cell, trained, lambda each: "d")
+    assert choice is None
+    assert sorted(run(cells)) == [(rate, None, seed) for rate in (4e-3, 8e-3) for seed in (100, 101)]
+    cells, choice = grid.search(cell, trained, lambda each: "d")
+    assert choice is None
+    assert sorted(run(cells)) == [(8e-3, factor, seed) for factor in (0.1, 1.0) for seed in (100, 101)]
+    cells, choice = grid.search(cell, trained, lambda each: "d")
+    assert (choice.rate, choice.scale, len(cells)) == (8e-3, scale, 8) and not run(cells)
+    # another variant has as many trials of its own
+    other, _ = grid.search(replace(cell, variant=Spec("softmax")), trained, lambda each: "d")
+    assert len(run(other)) == 4
+
+
+def test_factors_without_rates_to_try_them_at_are_refused() -> None:
+    with pytest.raises(SelectionError, match="expected learning_rates=… beside query_key_scales"):
+        recipe_facts(Spec("parity"), Spec.parse("quick[query_key_scales=0.3|1]"))
