@@ -29,7 +29,7 @@ BUDGETS = {
     "bench/stats": (10, 90),
     "bench/store": (12, 105),
     "bench/train": (14, 65),
-    "bench/wings": (85, 450),
+    "bench/wings": (90, 480),
     "dashboards": (14, 90),
     "tasks/data": (12, 78),
     "tasks/problems": (6, 25),

@@ -14,7 +14,7 @@ from ...cli.options import Device, Format, Json, Results, Threads, complete_vari
 from ...cli.output import print_rows, say, say_json
 from ...core.files import RESULTS
 
-ORDER = {1: "better", -1: "worse", 0: "not separated", None: "not ranked"}
+_ORDER = {1: "better", -1: "worse", 0: "not separated", None: "not ranked"}
 
 
 @command("Own", "attnbench referee entmax15")
@@ -54,7 +54,7 @@ def referee(
     else:
         show(list(found.boards), Format.RICH, all_notes=False, columns="", command="referee")
         rows = [
-            (place.rival, ORDER[place.claimed], *(ORDER[each] for each in place.found), place.verdict)
+            (place.rival, _ORDER[place.claimed], *(_ORDER[each] for each in place.found), place.verdict)
             for place in found.places
         ]
         print_rows(rows, ("against", "claimed", *(f"task {at + 1}" for at in range(len(found.boards))), "verdict"))

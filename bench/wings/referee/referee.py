@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from ...board.board import Board
     from ...run.events import RunListener
 
-FOLDER = "referee"
+_FOLDER = "referee"
 """The folder of the Records, in a results folder: one below it for each secret."""
 
-SUITE = "synthetic"
+_SUITE = "synthetic"
 """The suite whose average makes the claims."""
 
-RIVALS = "linear,delta[decay=channel],window[size=16,sink=learned]"
-DRAWN, SEEDS = 2, 3
+_RIVALS = "linear,delta[decay=channel],window[size=16,sink=learned]"
+_DRAWN, _SEEDS = 2, 3
 
-Verdict = Literal["holds", "turned", "mixed", "open", "no claim"]
+_Verdict = Literal["holds", "turned", "mixed", "open", "no claim"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Place:
     found: tuple[int | None, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> _Verdict:
         """Whether the claim holds.
 
         >>> [Place(rival="a", claimed=1, found=one).verdict for one in ((1, 0), (0, -1), (1, -1), (0, None))]
@@ -77,7 +77,7 @@ class RefereeReport:
         counts = [(word, sum(place.verdict == word for place in self.places)) for word in ("turned", "mixed", "open")]
         claims = [place for place in self.places if place.verdict != "no claim"]
         if not claims:
-            return f"{self.variant}: no claim to hold against {DRAWN} drawn tasks"
+            return f"{self.variant}: no claim to hold against {_DRAWN} drawn tasks"
         held = sum(place.verdict == "holds" for place in claims)
         rest = "".join(f", {count} {word}" for word, count in counts if count)
         return f"{self.variant}: {held} of {len(claims)} places hold{rest} (secret {self.secret})"
@@ -100,7 +100,7 @@ def drawn_tasks(secret: str) -> list[tuple[Spec, Spec]]:
         Spec.of("reverse", values=draw.randint(16, 64)),
     ]
     lengths = {"recall": 2 * draw.randint(40, 70), "reverse": draw.randint(10, 18)}
-    found = draw.sample(tasks, DRAWN)
+    found = draw.sample(tasks, _DRAWN)
     # the ordinary start, and the same steps for all
     return [(task, Spec.of("quick", length=lengths.get(task.name, 2 * draw.randint(26, 40)))) for task in found]
 
@@ -108,11 +108,11 @@ def drawn_tasks(secret: str) -> list[tuple[Spec, Spec]]:
 def referee(
     variant: Names,
     *,
-    rivals: Names = RIVALS,
+    rivals: Names = _RIVALS,
     secret: str | None = None,
     claims: str | Path = RESULTS,
     results: str | Path = RESULTS,
-    seeds: int = SEEDS,
+    seeds: int = _SEEDS,
     device: str | None = None,
     threads: int = 0,
     jobs: int | None = None,
@@ -127,15 +127,15 @@ def referee(
     >>> print(attnbench.referee("entmax15").headline)                                              # doctest: +SKIP
     """
     named = specs_of(variant)
-    if len(named) != 1 or seeds < SEEDS:
-        raise SelectionError(f"expected one variant and at least {SEEDS} seeds, got {len(named)} and {seeds}")
+    if len(named) != 1 or seeds < _SEEDS:
+        raise SelectionError(f"expected one variant and at least {_SEEDS} seeds, got {len(named)} and {seeds}")
     one = resolve(VARIANTS, named[0])
     beside = [Spec(REFERENCE), *(resolve(VARIANTS, each) for each in specs_of(rivals))]
     others = [each for each in dict.fromkeys(beside) if each != one]
     secret = secret or secrets.token_hex(8)
     notice = progress.notice if progress else LOG.warning
     claimed = _claims(Path(claims))
-    folder = Path(results) / FOLDER / content_hash(secret, 12)
+    folder = Path(results) / _FOLDER / content_hash(secret, 12)
     found: list[Board] = []
     for task, preset in drawn_tasks(secret):
         notice(f"secret {secret}: {task}, {preset}")
@@ -157,7 +157,7 @@ def referee(
 
 def _claims(folder: Path) -> Board | None:
     try:
-        return boards(folder, suite=SUITE)[0]
+        return boards(folder, suite=_SUITE)[0]
     except (SelectionError, StoreError):
         return None
 
