@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -50,10 +50,15 @@ class TokenRecipe(Recipe):
             raise SelectionError("expected no train_examples: every step draws fresh ones; set steps to train on fewer")
         if changed.validation_examples is None or changed.test_examples is None:
             raise SelectionError("set validation_examples and test_examples: a generated task is infinite")
-        if changed.query_key_scales and not changed.learning_rates:
-            raise SelectionError(
-                "expected learning_rates=… beside query_key_scales, which are tried at the rate that is chosen of them"
-            )
+        given = dict(preset.parameters)
+        if "query_key_scale" in given or not changed.learning_rates:
+            # one factor, or one rate, in the place of what would be searched
+            if "query_key_scales" in given:
+                raise SelectionError(
+                    "expected learning_rates=… beside query_key_scales, which are tried at the rate that is chosen of "
+                    "them, and no query_key_scale"
+                )
+            changed = replace(changed, query_key_scales=())
         changed.check_tested_positions(changed.longest)
         return changed
 

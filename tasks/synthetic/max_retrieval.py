@@ -81,7 +81,8 @@ class MaxRetrieval(SyntheticTask):
         "quick": TokenRecipe(
             query_key_scale=0.1, shortest=4, length=16, longest=1_024, batch=64, steps=8_000,
             schedule="until_solved", learning_rate=4e-3, learning_rates=(1e-3, 4e-3),
-            evaluate_every=100, validation_examples=512, test_examples=2_000, evaluate_batch=256,
+            query_key_scales=(0.1, 1.0), evaluate_every=100, validation_examples=512, test_examples=2_000,
+            evaluate_batch=256,
         ),
         "control": TokenRecipe(
             query_key_scale=0.1, shortest=4, length=16, longest=16, batch=64, steps=600, learning_rate=4e-3,

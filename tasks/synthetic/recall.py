@@ -37,8 +37,8 @@ class Recall(SyntheticTask):
         # short sequences are learned first and shorten the plateau
         "quick": TokenRecipe(
             convolution=2, query_key_scale=0.3, shortest=16, length=128, longest=2_048, batch=32, steps=4_000,
-            schedule="until_solved", learning_rate=4e-3, learning_rates=(1e-3, 4e-3), validation_examples=96,
-            test_examples=448, evaluate_batch=32,
+            schedule="until_solved", learning_rate=4e-3, learning_rates=(1e-3, 4e-3),
+            query_key_scales=(0.3, 1.0), validation_examples=96, test_examples=448, evaluate_batch=32,
         ),
         # short, and at the ordinary start, for the positive controls of variants
         "control": TokenRecipe(

@@ -33,7 +33,7 @@ class SelectiveCopy(SyntheticTask):
         "quick": TokenRecipe(
             layers=2, convolution=2, shortest=32, length=64, longest=1_024, batch=64, steps=3_200,
             schedule="until_solved", learning_rate=2e-3, learning_rates=(1e-3, 4e-3),
-            validation_examples=128, test_examples=600,
+            query_key_scales=(0.3, 1.0), validation_examples=128, test_examples=600,
         ),
         "base": TokenRecipe(
             layers=2, width=128, feed_forward=512, convolution=2, shortest=64, length=256, longest=16_384, batch=128,

@@ -177,5 +177,19 @@ def test_the_factor_on_queries_and_keys_is_chosen_at_the_chosen_rate(by_scale, s
 
 
 def test_factors_without_rates_to_try_them_at_are_refused() -> None:
-    with pytest.raises(SelectionError, match="expected learning_rates=… beside query_key_scales"):
-        recipe_facts(Spec("parity"), Spec.parse("quick[query_key_scales=0.3|1]"))
+    wrong = (
+        ("parity", "quick[query_key_scales=0.3|1]"),
+        ("recall", "quick[query_key_scale=1.0,query_key_scales=0.3|1]"),
+    )
+    for task, preset in wrong:
+        with pytest.raises(SelectionError, match="expected learning_rates=… beside query_key_scales"):
+            recipe_facts(Spec(task), Spec.parse(preset))
+
+
+@pytest.mark.parametrize(
+    ("preset", "scaled"),
+    [("quick", [1.0]), ("quick[learning_rate=0.004]", None), ("quick[query_key_scale=0.5]", []), ("base", None)],
+)
+def test_one_rate_or_factor_takes_the_place_of_the_search(preset: str, scaled: list[float] | None) -> None:
+    found = recipe_facts(Spec("recall"), Spec.parse(preset)).rates
+    assert (None if found is None else [scale for scale, _ in found.scaled]) == scaled
