@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.cell import REFERENCE
+from ..core.entry_points import load_point
 from ..core.errors import AttnbenchError, SelectionError
 from ..core.files import RESULTS
 from ..stats.format import counted, listed
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     from ..board.board import Board
     from ..core.record import Record
     from ..plan.planner import Plan, Step
+    from ..run.events import RunListener
     from ..store.records import Records
+
+LOGGERS = "attnbench.loggers"
+"""The entry points of what also hears of a run: a function of a listener, and the results folder, to a listener."""
 
 MOST_COMPARED = 3
 """Tasks whose comparison a run ends with; `attnbench compare` has them all."""
@@ -50,6 +55,9 @@ def run(
             "--fail-if", metavar="SHARE", help="Exit with 1 where --against shows more than this.", show_default="5%"
         ),
     ] = "",
+    log: Annotated[
+        str, typer.Option(metavar="NAMES", help="Also write curves and results to wandb, tensorboard or mlflow.")
+    ] = "",
     **options: Any,
 ) -> None:
     """Train and measure variants on tasks, and print the leaderboard; skip what is measured already."""
@@ -72,7 +80,10 @@ def run(
     elif fail_if:
         raise SelectionError("expected --against FOLDER beside --fail-if: there are no times to hold these against")
     with Live() as live:
-        found = run_api.run(progress=live, offline=offline, retry=retry, timeout=timeout, **options)
+        listener: RunListener = live
+        for name in filter(None, map(str.strip, log.split(","))):
+            listener = load_point(LOGGERS, name)(listener, options["results"])
+        found = run_api.run(progress=listener, offline=offline, retry=retry, timeout=timeout, **options)
     if options["lanes"] and not (len(found) or found.missing or found.left_out):
         raise SelectionError(f"this selection has no cell of the kind {options['lanes']}; leave out --lanes")
     if not found.measured:
