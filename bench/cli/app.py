@@ -264,6 +264,8 @@ def advice_for(message: str, path: str, words: Sequence[str] = (), example: str 
         return f"leave out `--`: no option is read behind it; or see `{path} --help`"
     if "'--seeds'" in message and any(re.fullmatch(r"(--seeds=)?[0-9]+(,[0-9]+)+", word) for word in words):
         return "write how many, as in `--seeds 3` for the seeds 0, 1 and 2"
+    if name == "new" and re.search("'score[-_]?map'", message):
+        return "this is what `attnbench new variant NAME` writes: a map from scores to weights"
     if not name and message.startswith("No such option"):
         return f"options follow the command, as in `{RIGHT_RUN}`; see `attnbench --help`"
     if message.startswith("No such option: --json"):

@@ -225,7 +225,9 @@ class Live(RunListener):
                 if self._whole is not None:
                     self._bars.update(self._whole, advance=1)
                 name, rest = self._names.get(record.key, str(record.cell)), self._time_left()
-                if not self._brief or record.outcome != Outcome.OK:
+                # who is brief marks what was measured in spite of the gate
+                marked = record.outcome == Outcome.INCORRECT and record.measurements
+                if not self._brief or not (record.outcome == Outcome.OK or marked):
                     self.notice(f"{ended(record, name)} ({duration(record.seconds)}{rest and f'; {rest}'})")
                 self._printed = time.monotonic()
 

@@ -24,6 +24,7 @@ RESULTS = str(Path(__file__).parents[3] / "results")
         ("run rela lra-text", "`attnbench run --variants rela,entmax15 --task lra-text`"),
         ("--variants rela run", "`attnbench run --variants rela,entmax15 --task lra-text`"),
         ("new my-attention", "`attnbench new variant my-attention`"),
+        ("new score-map mine", "this is what `attnbench new variant NAME` writes"),
         (f"leaderboard --json --results {RESULTS}", "`attnbench leaderboard --format json`"),
         ("plan --variants rela, linear --task sweep", "write no space after a comma: `rela,linear`"),
         ("plan --variants rela -- --task sweep", "leave out `--`"),
