@@ -8,6 +8,7 @@ root/artifacts/LABEL.zip      many of them in one file, see `packs.py`
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -286,5 +287,10 @@ def _unreadable(root: Path, error: OSError) -> str:
 
 
 def _advice(root: Path, error: OSError) -> str:
-    reason = error.strerror or str(error)
-    return f"cannot write to {root}: {reason}; free space, or name a writable folder with --results FOLDER"
+    return f"cannot write to {root}: {error.strerror or error}; {way_out(error)} --results FOLDER"
+
+
+def way_out(error: OSError) -> str:
+    """The cure of a write that failed, up to the folder: more space is none where a folder is read-only."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free space, or name another folder with" if is_full else "make it writable, or name another folder with"

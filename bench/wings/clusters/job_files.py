@@ -42,6 +42,7 @@ from ...core.files import made_folder, open_regular, open_to_append, read_regula
 from ...run.events import Alive, CellFinished, CellStarted, Event, Failed, JobStarted, TrainingProgress, decode, encode
 from ...run.executors.executor import JOBS
 from ...run.executors.run_job import WorkerError
+from ...store.store import way_out
 
 QUIET_SECONDS = 10.0
 """Seconds between two reports of a job: a thousand nodes share one file system."""
@@ -253,8 +254,7 @@ class JobFiles:
             yield
         except OSError as error:
             raise StoreError(
-                f"cannot write to {self.folder}: {error.strerror or error}; free space, or name a writable folder with "
-                "--results FOLDER"
+                f"cannot write to {self.folder}: {error.strerror or error}; {way_out(error)} --results FOLDER"
             ) from error
 
 

@@ -202,6 +202,7 @@ class Repeats:
 
     first: dict[tuple[str, str], tuple[str, ArrivedRecord | None, Record]] = field(default_factory=dict)
     undecided: int = 0
+    each: dict[tuple[str, str, str], tuple[str, Record]] = field(default_factory=dict)
 
     def remember(self, place: str, record: Record) -> None:
         """Notes a Record of a folder that was there before all that are added."""
@@ -211,6 +212,10 @@ class Repeats:
     def add(self, arrived: ArrivedRecord) -> Iterator[str]:
         """`arrived`: in the order of arrival."""
         record = arrived.record
+        place, same = self.each.setdefault((record.key, record.digest, record.started), (arrived.place, record))
+        if record is not same and record == same:
+            yield f"it is {place} once more, to the last digit; one of them counts"
+            return
         # of timings the newest counts, beside what shared its rounds
         if record.outcome is not Outcome.OK or record.cell.lane == "time":
             return

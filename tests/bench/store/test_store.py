@@ -1,5 +1,6 @@
 """The store under kills, crowds, damage and full disks."""
 
+import errno
 import json
 import os
 import subprocess
@@ -402,3 +403,18 @@ for line in Path(sys.argv[2]).read_bytes().splitlines(keepends=True):
     processes = [subprocess.Popen(words) for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert list(store.records()) == made
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.EROFS, "Read-only file system; make it writable, or name another folder with --results FOLDER"),
+     (errno.ENOSPC, "No space left on device; free space, or name another folder with --results FOLDER")],
+)  # fmt: skip
+def test_the_cure_of_a_write_that_fails_is_that_of_its_reason(number, said, tmp_path, monkeypatch):
+    def refused(*ignored):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(record_files, "append_line", refused)
+    store = Store(tmp_path)
+    with pytest.raises(StoreError, match=said):
+        store.append(record())

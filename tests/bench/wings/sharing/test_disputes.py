@@ -102,3 +102,11 @@ def test_boards_count_what_an_edited_harness_made(bench: Bench, tmp_path: Path) 
     sent(bench, root, "rela", 700, machine=edited)
     (board,) = api.boards(root)
     assert "3 of 6 were made by an edited harness" in text(board, "harness")
+
+
+def test_a_record_that_is_there_twice_to_the_byte_is_a_warning(bench: Bench, tmp_path: Path) -> None:
+    first, *_ = sent(bench, tmp_path / "board", "softmax", 800)
+    (file,) = (tmp_path / "board" / "records").glob("*.jsonl")
+    file.write_bytes(file.read_bytes() + first.to_line())
+    found = [each for each in validate_records(tmp_path / "board").findings if "once more" in each.text]
+    assert [each.severity for each in found] == ["warning"] and ":1 once more, to the last digit" in found[0].text
