@@ -51,11 +51,13 @@ def boards(
     from ..board.kinds import with_published
     from ..board.select import scored
     from ..plan.suite_file import read_suite
+    from ..store.table import garbage_collection_paused
 
-    table, predictions, keys = answered(results, notice, filters)
-    declared = None if suite is None else read_suite(suite).declaration
-    found = scored(table, predictions, keys, margin, suite=declared, lengths=lengths, mode=mode)
-    return with_published(found, suite) if published else found
+    with garbage_collection_paused():
+        table, predictions, keys = answered(results, notice, filters)
+        declared = None if suite is None else read_suite(suite).declaration
+        found = scored(table, predictions, keys, margin, suite=declared, lengths=lengths, mode=mode)
+        return with_published(found, suite) if published else found
 
 
 def answered(

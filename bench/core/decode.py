@@ -248,7 +248,11 @@ def _unknown_key(kind: Any, values: Any) -> str:
             if place := _unknown_key(part, values.get(name)):
                 return f".{name}{place}"
     elif isinstance(values, list):
+        names, parts = _fields(kind)
         for at, each in enumerate(values):
+            # most are measurements, of which a file has a million
+            if not parts and isinstance(each, dict) and each.keys() <= names:
+                continue
             if place := _unknown_key(kind, each):
                 return f"[{at}]{place}"
     return ""

@@ -67,7 +67,8 @@ class Measurement:
 
     def __post_init__(self) -> None:
         """Raises ValueError where `where` has a key that boards read with another type than they expect."""
-        check_keys(WhereKeys, self.where, "where")
+        if self.where:
+            check_keys(WhereKeys, self.where, "where")
         if isinstance(self.value, str):
             object.__setattr__(self, "value", float(self.value))
         if str in map(type, self.samples):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,7 +190,8 @@ def _done(table: ResultTable, rows: list[ResultRow], metric: Metric) -> list[_Do
 def _without_gap(rows: list[ResultRow], done: list[_Done]) -> list[_Done]:
     """The results of seeds 0, 1, 2, … up to the first never tried: a person cannot pick the best of many seeds."""
     tried = {row.seed for row in rows}
-    return [one for one in done if all(seed in tried for seed in range(one.row.seed))]
+    gap = next(seed for seed in count() if seed not in tried)
+    return [one for one in done if one.row.seed < gap]
 
 
 def _seed_scores(

@@ -333,12 +333,17 @@ def problem_of(setting: Mapping[str, Any]) -> type[Problem]:
     >>> problem_of({"layers": 2, "stride": 64}).__name__, problem_of({"layers": 2}).__name__
     ('Language', 'Classification')
     """
+    return _problem_with(frozenset(setting))
+
+
+@cache
+def _problem_with(names: frozenset[str]) -> type[Problem]:
     types: tuple[type[Problem], ...] = load_own(PROBLEMS)
     plain = min((problem.recipe for problem in types), key=lambda recipe: len(fields(recipe)))
     shared = {field.name for field in fields(plain)}
 
     def own_fields(problem: type[Problem]) -> tuple[int, bool]:
-        own = sum(field.name in setting for field in fields(problem.recipe) if field.name not in shared)
+        own = sum(field.name in names for field in fields(problem.recipe) if field.name not in shared)
         return own, problem.recipe is plain
 
     return max(types, key=own_fields)

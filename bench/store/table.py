@@ -135,7 +135,7 @@ def table_of(records: Iterable[Record]) -> ResultTable:
 
     Accuracy may come from any machine; speeds are kept apart by machine, and so is their staleness.
     """
-    with _garbage_collection_paused():
+    with garbage_collection_paused():
         ordered = tuple(map(_as_counted, records))
         # a Record that failed before its data was there goes with the data that its board key had last
         known = {_without_data(r): r.data.fidelity for r in ordered if r.data and r.data.fidelity}
@@ -165,8 +165,8 @@ def _disputed_metrics(records: Iterable[Record]) -> dict[Spec, Metric]:
 
 
 @contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """Records hold no cycles: a collection would only walk over all that were read so far, again and again."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Inside, Python looks for no cycles: Records hold none, and it would walk over all of them again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
