@@ -1,14 +1,15 @@
-// Linear recurrences with a matrix as state, S -> D S + k^T (v - e D S), which q reads: ops/recurrences.py has the family.
+// Linear recurrences with a matrix as state, S -> D S + k^T (v - e D S), which q reads: for the family of
+// ops/recurrences.py.
 //
-// A task is a head, or some of its value columns, from the first step to the last: all is in its caches. Steps go in
-// chunks of 16, where scores among them are a matrix and the state is read and written by products. A longer chunk would
-// compute more scores and no fewer products with states. The forward keeps the state before every fourth chunk; the
-// backward computes what lies between again.
+// A task is a head, or some of its value columns, from the first step to the last: its state stays in the caches. Steps
+// go in chunks of 16, where scores among them are a matrix, and the state is read and written by products. A longer
+// chunk would compute more scores and save no product with a state. The forward keeps the state before every fourth
+// chunk; the backward computes what lies between again.
 //
-// Decays: what reads a state, or writes to one, is multiplied by exponentials of sums of log decays, at most 1. Scores of
-// channels that decay apart are products of q_i exp(G_i) and k_j exp(-G_j), G summed from the chunk's first step, as long
-// as G is above -REACH. Behind that, exponentials are taken for each pair of steps: exact at any strength, and slower.
-// Which rows these are depends on no later step.
+// Decays: what reads a state, or writes to one, is multiplied by exponentials of sums of log decays, at most 1. Scores
+// of channels that decay apart are products of q_i exp(G_i) and k_j exp(-G_j), G summed from the chunk's first step, as
+// long as G is above -REACH. Behind that, exponentials are taken for each pair of steps: exact at any strength, and
+// slower. Which rows these are depends on no later step.
 
 #include "gemm.h"
 #include "rows.h"
@@ -21,6 +22,7 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <vector>
 
 namespace attnbench {
 namespace {
@@ -69,7 +71,8 @@ inline void product_tile(int64_t from, int64_t to, const Left& a, const float* b
 // c (rows, columns) = scale * a @ b, plus keep[i] times row i where `keep`, plus c where `add`; b has rows of `stride`.
 // rows and columns are multiples of 16. Small products of known sizes, which calls to a library would outweigh.
 inline void product(int64_t rows, int64_t inner, int64_t columns, const Left& a, const float* b, int64_t stride,
-                    float* c, float scale = 1.0f, const float* keep = nullptr, bool add = false, Part part = Part::all) {
+                    float* c, float scale = 1.0f, const float* keep = nullptr, bool add = false,
+                    Part part = Part::all) {
   const auto strip = [&](auto height, auto vectors, int64_t i, int64_t j) {
     constexpr int R = height(), V = vectors();
     const int64_t from = part == Part::upper ? i : 0, to = part == Part::lower ? std::min(inner, i + R) : inner;
@@ -135,7 +138,8 @@ struct Pass {
       : query(q), key(k), value(v), log_decay(decays), erase(erases),
         decay(!log_decay ? Decay::none : decays->dim() == 3 ? Decay::head : Decay::channel),
         all(k.size(0) * k.size(1)), steps(k.size(2)), per_token(steps / q.size(2)), width(k.size(3)), wide(v.size(3)) {
-    TORCH_CHECK(width % 16 == 0 && wide % 16 == 0, "expected widths that are multiples of 16, got ", width, " and ", wide);
+    TORCH_CHECK(width % 16 == 0 && wide % 16 == 0, "expected widths that are multiples of 16, got ", width, " and ",
+                wide);
     // where heads are few, columns of the values, which do not know of each other, go to several threads
     const int64_t most = std::min<int64_t>(wide / 16, at::get_num_threads() / std::max<int64_t>(1, all));
     parts = std::max<int64_t>(1, most);
@@ -203,8 +207,8 @@ inline void multiply_row(const float* x, const float* factors, int64_t n, float*
   by_vectors(n, [&](int64_t c) { (Vec::loadu(x + c) * Vec::loadu(factors + c)).store(to + c); });
 }
 
-// Calls work(j, factors) for the steps j before step i of the chunk, nearest first: factors (width) are the exponentials
-// of the decays behind j up to i.
+// Calls work(j, factors) for the steps j before step i of the chunk, nearest first: factors (width) are exponentials of
+// the decays behind j up to i.
 template <typename Work>
 inline void by_pairs(const Pass& pass, int64_t head, const Chunk& chunk, int64_t i, float* sums, float* factors,
                      const Work& work) {
@@ -237,7 +241,9 @@ void decay_by_head(const Pass& pass, int64_t head, Chunk& chunk) {
   std::fill_n(chunk.kept, width, chunk.since[chunk.steps - 1]);
   const auto times = [&](const float* x, const float* factors, float* to) {
     for (int64_t i = 0; i < chunk.steps; i++)
-      by_vectors(width, [&](int64_t c) { (Vec::loadu(x + i * width + c) * Vec(factors[i])).store(to + i * width + c); });
+      by_vectors(width, [&](int64_t c) {
+        (Vec::loadu(x + i * width + c) * Vec(factors[i])).store(to + i * width + c);
+      });
     std::fill_n(to + chunk.steps * width, (CHUNK - chunk.steps) * width, 0.0f);
   };
   times(chunk.near_query, chunk.since, chunk.far_query);
@@ -250,7 +256,8 @@ void decay_by_channel(const Pass& pass, int64_t head, Chunk& chunk, float* sums)
   std::fill_n(sums, width, 0.0f);
   for (int64_t i = 0; i < chunk.steps; i++) {
     const float* decay = pass.log_decay.of(head, chunk.first + i);
-    float *since = chunk.since + i * width, *query = chunk.near_query + i * width, *erase = chunk.near_erase + i * width;
+    float *query = chunk.near_query + i * width, *erase = chunk.near_erase + i * width;
+    float* since = chunk.since + i * width;
     Vec lowest(0.0f);
     by_vectors(width, [&](int64_t c) {
       const Vec total = Vec::loadu(sums + c) + Vec::loadu(decay + c), factor = total.exp();
@@ -301,7 +308,8 @@ void prepare(const Pass& pass, int64_t head, int64_t first, Chunk& chunk, float*
   if (pass.decay == Decay::channel) decay_by_channel(pass, head, chunk, scratch);
   transpose(chunk.near_key, CHUNK, width, chunk.near_keys_turned);
   product(CHUNK, width, CHUNK, {chunk.near_query, width, 1}, chunk.near_keys_turned, CHUNK, chunk.scores);
-  if (pass.erase) product(CHUNK, width, CHUNK, {chunk.near_erase, width, 1}, chunk.near_keys_turned, CHUNK, chunk.erased);
+  if (pass.erase)
+    product(CHUNK, width, CHUNK, {chunk.near_erase, width, 1}, chunk.near_keys_turned, CHUNK, chunk.erased);
   for (int64_t i = 0; i < CHUNK; i++) {
     float *scores = chunk.scores + i * CHUNK, *erased = chunk.erased + i * CHUNK;
     if (pass.decay == Decay::channel && i >= chunk.fast && i < chunk.steps) {
@@ -418,8 +426,8 @@ struct Gradients {
 
 // Memory of a task of the backward, beside the chunks of a block.
 struct Workspace {
-  // of 16 rows: gradients of outputs and of what was written, and its transpose; gradients of what reads and writes; what
-  // earlier steps of the chunk give to the decays through the state after it
+  // of 16 rows: gradients of outputs and of what was written, and its transpose; gradients of what reads and writes;
+  // what decays get from earlier steps of the chunk through the state after it
   float *of_output, *of_written, *written_turned, *of_query, *of_erase, *of_near_key, *of_far_key, *through_state;
   // gradients of both kinds of scores
   float *of_scores, *of_erased;
@@ -508,7 +516,8 @@ void finish(const Pass& pass, int64_t head, const Chunk& chunk, const Workspace&
       const int64_t at = i * width + c;
       const Vec k = Vec::loadu(key + c), near = Vec::loadu(work.of_near_key + at);
       // a decay multiplies what later steps read of earlier ones: all later readers, less what they read of later keys
-      Vec change = at::vec::fnmadd(k, near, Vec::loadu(work.decays + c)), of_key = near + Vec::loadu(work.of_far_key + at);
+      Vec change = at::vec::fnmadd(k, near, Vec::loadu(work.decays + c));
+      Vec of_key = near + Vec::loadu(work.of_far_key + at);
       if (query) {
         const Vec q = Vec::loadu(query + c), of_query = Vec::loadu(work.of_query + at);
         change = at::vec::fmadd(q, of_query, change);
@@ -544,15 +553,17 @@ void differentiate(const Pass& pass, int64_t head, int64_t column, const Chunk& 
       std::copy_n(grad_output.of(head, row) + column, columns, work.of_output + i * columns);
   }
   product(CHUNK, width, columns, {chunk.far_key, width, 1}, work.of_state, columns, work.of_written);
-  product(CHUNK, CHUNK, columns, {chunk.scores, 1, CHUNK}, work.of_output, columns, work.of_written, 1.0f, nullptr, true,
-          Part::upper);
+  product(CHUNK, CHUNK, columns, {chunk.scores, 1, CHUNK}, work.of_output, columns, work.of_written, 1.0f, nullptr,
+          true, Part::upper);
   if (pass.erase)
     // the transposed system, from its end
     for (int64_t i = chunk.steps - 2; i >= 0; i--)
       for (int64_t c = 0; c < columns; c += WIDTH) {
         Vec total = Vec::loadu(work.of_written + i * columns + c);
-        for (int64_t j = i + 1; j < chunk.steps; j++)
-          total = at::vec::fnmadd(Vec(chunk.erased[j * CHUNK + i]), Vec::loadu(work.of_written + j * columns + c), total);
+        for (int64_t j = i + 1; j < chunk.steps; j++) {
+          const Vec factor(chunk.erased[j * CHUNK + i]);
+          total = at::vec::fnmadd(factor, Vec::loadu(work.of_written + j * columns + c), total);
+        }
         total.store(work.of_written + i * columns + c);
       }
   for (int64_t i = 0; i < chunk.steps; i++)
@@ -599,7 +610,8 @@ void differentiate(const Pass& pass, int64_t head, int64_t column, const Chunk& 
             true);
 }
 
-// Gradients of query, key, value, log_decay, erase and the first state, contiguous; without entries where there is none.
+// Gradients of query, key, value, log_decay, erase and the first state, contiguous; without entries where there is
+// none.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
     const Tensor& grad_output, const std::optional<Tensor>& grad_last, const Tensor& query, const Tensor& key,
     const Tensor& value, const std::optional<Tensor>& log_decay, const std::optional<Tensor>& erase,
@@ -621,12 +633,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   const Scratch scratch(CHUNKS * Chunk::bytes(width, pass.part) + Workspace::bytes(width, pass.part));
   at::parallel_for(0, pass.all * parts, 1, [&](int64_t begin, int64_t end) {
     Scratch::Share room = scratch.share();
-    Chunk chunks[CHUNKS] = {Chunk(room, pass), Chunk(room, pass), Chunk(room, pass), Chunk(room, pass)};
+    std::vector<Chunk> chunks;
+    for (int64_t at = 0; at < CHUNKS; at++) chunks.emplace_back(room, pass);
     const Workspace work(room, width, pass.part);
     for (int64_t task = begin; task < end; task++) {
       const int64_t head = task / parts, part = task % parts, column = part * pass.part, columns = pass.columns(column);
       const int64_t own = part * pass.all + head;
-      const Gradients to{to_query.data_ptr<float>() + own * length * width, to_key.data_ptr<float>() + own * steps * width,
+      const Gradients to{to_query.data_ptr<float>() + own * length * width,
+                         to_key.data_ptr<float>() + own * steps * width,
                          to_value.data_ptr<float>() + head * steps * pass.wide,
                          to_decay.data_ptr<float>() + own * steps * decays,
                          pass.erase ? to_erase.data_ptr<float>() + own * steps * width : nullptr};

@@ -33,15 +33,16 @@ def recurrence(
     check_terms(query, key, value, log_decay, erase, state)
     if query.dtype != torch.float32:
         raise SelectionError(f"expected float32, got {query.dtype}; `recurrence` of ops/recurrences takes float64 too")
-    by_channel = log_decay is not None and log_decay.dim() == 4
     # of any strides, but for the columns
     of_key = -query.shape[-1] % _VECTOR
     of_value = -value.shape[-1] % _VECTOR
+    if log_decay is not None and log_decay.dim() == 4:
+        log_decay = _widened(log_decay, of_key)
     given = (
         _widened(query, of_key),
         _widened(key, of_key),
         _widened(value, of_value),
-        _widened(log_decay, of_key) if by_channel else log_decay,
+        log_decay,
         None if erase is None else _widened(erase, of_key),
         None if state is None else F.pad(state, (0, of_value, 0, of_key)).contiguous(),
     )
