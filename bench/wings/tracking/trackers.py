@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from ...core.cell import Cell
+from ...core.files import made_folder
 from .listener import Tracker
 
 PROJECT = "attnbench"
@@ -20,7 +21,8 @@ class Wandb(Tracker):
 
     def setup(self) -> None:
         self.library: Any = import_module("wandb")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with made_folder(self.folder):
+            pass
 
     def open(self, cell: Cell, config: dict[str, Any]) -> Any:
         # trainings run side by side: each is a run of its own, and none the global one
@@ -70,7 +72,8 @@ class MLflow(Tracker):
 
     def setup(self) -> None:
         library: Any = import_module("mlflow")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with made_folder(self.folder):
+            pass
         if not library.is_tracking_uri_set():
             library.set_tracking_uri(f"sqlite:///{(self.folder / 'mlflow.db').resolve()}")
         self.client = library.MlflowClient()
