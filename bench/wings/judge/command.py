@@ -71,7 +71,7 @@ def judge(
         # an interrupt too leaves what is done
         if report is not None and json:
             say_json(asdict(report) | {"headline": report.headline})
-        elif report is not None:
+        elif report is not None and report.answers:
             say(report.ending)
     assert report is not None
     if not json and report.complete:
