@@ -21,11 +21,12 @@ from ...measure.calibration import calibration
 from ...measure.flops import FlopCounter
 from ...measure.machine import available_bytes
 from ...measure.memory import memory_limit
-from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave
+from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave, stopwatch
 from ...train.objectives.registry import objective_for
 from ..context import RecordBuilder, WorkerContext, implementation_of, is_lost, is_out_of_memory
 from ..events import CellStarted, Restarted, RoundsEnded, SampleBegun, SampleEnded
 from ..global_state import StateWatch
+from ..spot_check import CONFIRMED, SpotCheck
 from ..workloads.sweep_point import SweepWorkloads
 from ..workloads.training_step import TrainStepWorkloads
 from ..workloads.workload import Workload, Workloads
@@ -34,6 +35,10 @@ from .timing_record import NULL, costs, energy, memory, peaks_of
 
 SPARED = 0.05
 """Share of the free memory left to others: where a variant wants more, its allocation fails and nothing is killed."""
+
+
+RECHECKED = 0.05
+"""Share of the later turns of foreign code in which the rows that are timed are tested once more."""
 
 
 class ChangedProcess(Exception):
@@ -204,6 +209,7 @@ class _Turn:
     cell: Cell = field(init=False)
     watch: StateWatch | None = field(init=False, default=None)
     has_foreign: bool = field(init=False)
+    checked: dict[Cell, tuple[int, SpotCheck]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cell = next(iter(self.ready))
@@ -216,6 +222,22 @@ class _Turn:
         wanted = REFERENCE if name == NULL else name
         self.cell = next(cell for cell in self.ready if str(cell.variant) == wanted)
         self.context.send(CellStarted(self.cell.key))
+        if name != NULL:
+            self.check(self.ready[self.cell])
+
+    def check(self, workload: Workload) -> None:
+        """Untimed, and not in every turn: raises Incorrect where the rows that are timed are wrong."""
+        done, spot = self.checked.setdefault(self.cell, (0, SpotCheck(self.cell.variant, self.context.device, 1.0)))
+        if not spot.is_on or workload.compilation is not None or (done >= CONFIRMED and spot.draw.random() > RECHECKED):
+            return
+        self.checked[self.cell] = done + 1, spot
+        if workload.prepare is not None:
+            workload.prepare()
+        with spot.watching(workload.variants):
+            # by the way of a sample
+            stopwatch(self.context.device).measure(workload.work, 1)
+        if spot.found:
+            raise Incorrect(spot.found)
 
     def blamed(self) -> list[Cell]:
         """Whose turn it is, if its code may have changed the process; else all whose code may: never the reference."""

@@ -28,9 +28,13 @@ from ...train.trainer import Trainer, is_settled, steps_until
 from ..context import RecordBuilder, WorkerContext, decode_state, implementation_of, own_projections
 from ..events import Event, Stage, TrainingProgress, Warned
 from ..global_state import StateWatch
+from ..spot_check import SpotCheck
 
 LEARNED = 0.9
 """The share right at which `steps_to_90` counts, as a measure of how many examples a variant needs."""
+
+SPOT_CHECKS = 8
+"""Calls of each layer of foreign code that are tested in a training, about."""
 
 OBSERVED = 32
 """Validation examples whose attention is measured, in batches of eight."""
@@ -87,9 +91,11 @@ def _train(builder: RecordBuilder) -> None:
         heartbeat=builder.heartbeat,
         notice=lambda message: context.send(Warned(message)),
     )
-    training = trainer.run()
-    if changes := watch.changes():
-        raise Incorrect(changes)
+    spot = SpotCheck(cell.variant, context.device, share=SPOT_CHECKS / recipe.steps)
+    with spot.watching(model.variants):
+        training = trainer.run()
+    if wrong := watch.changes() or spot.found:
+        raise Incorrect(wrong)
     context.send(Stage(cell.key, "test"))
     # The test split is read once, after validation has chosen the step, and by nothing that makes a choice.
     test = objective.evaluate(model, dataset.test, context.device, builder.heartbeat)
