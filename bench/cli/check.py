@@ -4,24 +4,53 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ..core.errors import PluginError, SelectionError, Unsupported
+from ..core.errors import AttnbenchError, PluginError, SelectionError, Unsupported
 from ..core.registry import VARIANTS
 from ..core.spec import Spec, with_call
 from .command import command
 from .options import CallText, Json, complete_variants
-from .output import say, say_json
+from .output import say, say_json, warn
 
 if TYPE_CHECKING:
     from ..gate.report import CheckReport
 
-STYLES = {"holds": "green", "fails": "bold red", "n.a.": "dim"}
+STYLES = {"holds": "green", "fails": "bold red", "n.a.": "dim", "asks": "bold yellow"}
+
+Causal = Annotated[
+    bool | None,
+    typer.Option("--causal/--no-causal", help="Whether FILE.py:NAME claims to be causal; else the module is asked."),
+]
+ByDesign = Annotated[
+    str,
+    typer.Option(metavar="PROPERTIES", help="What FILE.py:NAME breaks on purpose, such as `gradient,padding-length`."),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Also exit with code 2 if anything was not tried.")]
+
+T = TypeVar("T")
+
+
+def names_of(by_design: str) -> tuple[str, ...]:
+    """The properties that a person named, with dashes for spaces or without."""
+    return tuple(name.strip().replace("-", " ") for name in by_design.split(",") if name.strip())
+
+
+def each_alone(specs: Sequence[Spec], examine: Callable[[Spec], T], wrong: list[str]) -> Iterator[T]:
+    """What `examine` gives for each; of several a bad one loses only itself, and is told and added to `wrong`."""
+    for spec in specs:
+        try:
+            yield examine(spec)
+        except AttnbenchError as error:
+            if len(specs) == 1:
+                raise
+            wrong.append(str(spec))
+            warn(f"{spec}: {error}")
 
 
 @command("Own", "attnbench check rela linear")
@@ -41,11 +70,15 @@ def check(
     jobs: Annotated[
         int, typer.Option(help="Processes at once; 0: one on a CPU, one for each core on a GPU.", min=0, max=256)
     ] = 0,
+    causal: Causal = None,
+    by_design: ByDesign = "",
+    strict: Strict = False,
     json: Json = False,
 ) -> None:
     """Test variants for causality, padding, gradients, precision and decoding.
 
-    Exit with code 1 if one fails, with 6 if a named one cannot run here, such as `rela\\[impl=triton]` without a GPU.
+    Exit with code 1 if one fails, with 2 if its author has to be asked or a name is wrong, with 6 if a named one cannot
+    run here, such as `rela\\[impl=triton]` without a GPU.
     """
     from ..api import check as api
     from ..gate.report import unchecked
@@ -55,9 +88,11 @@ def check(
     # one table for one or a few; for all of them a line each, and the table of those that fail
     brief = every or len(specs) > 3
     reports = []
-    in_turn = (api.check(spec, device=device, dtype=dtype) for spec in specs)
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "causal": causal, "by_design": names_of(by_design)}
     jobs = jobs or processes_for(device)
-    for report in in_turn if jobs == 1 else check_together(specs, device=device, dtype=dtype, jobs=jobs):
+    wrong: list[str] = []
+    in_turn = each_alone(specs, lambda spec: api.check(spec, **options), wrong)
+    for report in in_turn if jobs == 1 else check_together(specs, jobs=jobs, **options):
         reports.append(report)
         if not json:
             _print(report, brief)
@@ -75,6 +110,8 @@ def check(
                 say(line)
     if not all(reports):
         raise typer.Exit(1)
+    if wrong or any(report.undecided for report in reports) or (strict and not all(each.tried_all for each in reports)):
+        raise typer.Exit(SelectionError.exit_code)
     if not every and any(report.unsupported for report in reports):
         raise typer.Exit(Unsupported.exit_code)
 
@@ -90,8 +127,8 @@ def _specs(names: list[str], every: bool, call: str) -> list[Spec]:
         raise SelectionError("expected the name of a variant or --all; `attnbench list variants` lists the names")
     specs = with_call(names, call)
     for at, spec in enumerate(specs):
-        # a wrong name among several is told now and not after minutes; the report of a plugin says why it is silent
-        with suppress(PluginError):
+        # a wrong name alone is told now and not after minutes; among several each is told in its turn
+        with suppress(AttnbenchError if len(specs) > 1 else PluginError):
             specs[at] = resolve(VARIANTS, spec)
     return specs
 
@@ -110,12 +147,11 @@ def _print(report: CheckReport, brief: bool) -> None:
         table = Table("property", "verdict", "measured", "allowed", "detail", title=escape(report.name), box=None)
         skipped: dict[str, list[str]] = {}
         for setting, result in report.worst():
-            if result.held is None:
-                reasons = dict.fromkeys(each.detail for _, each in report.results if each.property == result.property)
-                skipped.setdefault("; ".join(reasons), []).append(result.property)
-            if result.held is None or (brief and result.held):
+            if result.verdict == "n.a.":
+                skipped.setdefault(result.detail, []).append(result.property)
+            if result.verdict in ("n.a.", "not tried") or (brief and result.held):
                 continue
-            style = STYLES[result.verdict]
+            style = STYLES.get(result.verdict, "dim")
             # of what holds, the setting with the largest value says enough; JSON has the rest
             where = str(setting) if result.held else f"{setting}: {result.detail}"
             table.add_row(

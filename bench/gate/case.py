@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...variants.contract import AttentionShape, Mask, Variant
 from ..core.errors import Unsupported
-from .change import Change
 from .result import Measured
+from .subject import Change
 from .variant import VariantFactory, VariantSource, build, with_heads
 
 BASE_LENGTH = 96

@@ -8,6 +8,7 @@ gradient of few rows where rounding flips which keys are chosen.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -197,7 +198,6 @@ def directions(case: Case) -> Answers:
     valid = _padded(case, inputs)
     # Copies, since the differences move them in place.
     leaves = Inputs(*(x.clone().requires_grad_() for x in inputs))
-    generator = torch.Generator().manual_seed(case.seed)
     with torch.enable_grad():
         output = case.forward(leaves, valid)
         grad_output = case.grad_output(output)
@@ -209,32 +209,53 @@ def directions(case: Case) -> Answers:
             output, list(named.values()), grad_output, allow_unused=True, materialize_grads=True
         )
 
-    def loss(tensor: Tensor, moved: Tensor) -> float:
+    def loss(name: str, moved: Tensor) -> float:
+        tensor = named[name]
+        kept = tensor.detach().clone()
         with torch.no_grad():
             tensor.copy_(moved)
-            return float((case.forward(leaves, valid) * grad_output).sum())
+            found = float((case.forward(leaves, valid) * grad_output).sum())
+            tensor.copy_(kept)
+        return found
 
+    for name, error in derivative_errors(named, gradients, loss, seed=case.seed, allowed=ALLOWED):
+        yield Measured(error, ALLOWED, f"derivative along {name}, {case.place}")
+
+
+def derivative_errors(
+    named: dict[str, Tensor],
+    gradients: Sequence[Tensor],
+    loss: Callable[[str, Tensor], float],
+    *,
+    seed: int,
+    allowed: float,
+    steps: Sequence[float] = STEPS,
+    floor: float = 1e-4,
+) -> Iterator[tuple[str, float]]:
+    """Errors of derivatives along two random directions of each tensor, relative to its gradient's size plus `floor`.
+
+    loss: its value with other numbers for the tensor of a name.
+    """
+    generator = torch.Generator().manual_seed(seed)
     for (name, tensor), gradient in zip(named.items(), gradients, strict=True):
-        kept = tensor.detach().clone()
+        kept = tensor.detach()
         # A random direction in all entries at once tests every entry; entry by entry would cost a pass for each.
         for _ in range(2):
             direction = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
             slope = float((gradient * direction).sum())
             # a direction may be nearly flat by chance; the gradient's size says what is large
-            size = max(abs(slope), float(gradient.norm()) + 1e-4)
+            size = max(abs(slope), float(gradient.norm()) + floor)
             # The least error over several step sizes and over both sides, since a kink or a jump may lie within a step.
-            least, middle = math.inf, loss(tensor, kept)
-            for step in STEPS:
-                ahead, behind = loss(tensor, kept + step * direction), loss(tensor, kept - step * direction)
+            least, middle = math.inf, loss(name, kept)
+            for step in steps:
+                ahead, behind = loss(name, kept + step * direction), loss(name, kept - step * direction)
                 # Forward, backward and central: at a kink one side is right, and a wrong gradient is wrong on all.
                 for difference in ((ahead - behind) / 2, ahead - middle, middle - behind):
                     error = abs(difference / step - slope) / size
                     least = min(least, error if math.isfinite(error) else math.inf)
-                if least <= ALLOWED:
+                if least <= allowed:
                     break
-            with torch.no_grad():
-                tensor.copy_(kept)
-            yield Measured(least, ALLOWED, f"derivative along {name}, {case.place}")
+            yield name, least
 
 
 def _reached(case: Case) -> set[str]:

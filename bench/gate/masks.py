@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ..measure.memory import storages
 from .case import INPUTS, SEQUENCE_SECONDS, Case, Inputs, gap, permuted
-from .change import future
 from .result import Answers, Measured, NotJudged
+from .subject import future
 
 FEW = 24
 """Positions where each query takes a sequence of its own."""

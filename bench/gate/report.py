@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
 
@@ -10,7 +10,7 @@ from ...variants.contract import AttentionShape
 from ..core.errors import AttnbenchError, SelectionError
 from ..core.spec import Spec
 from ..measure.machine import choose_device
-from .result import Result
+from .result import Result, as_meant, summary
 from .suite import examine
 from .twins import Path, paths
 from .variant import VariantFactory, VariantSource
@@ -113,11 +113,18 @@ class CheckReport:
             return f"{self.name}: {self.problem}"
         if self.unsupported:
             return f"{self.name}: unsupported here, nothing was checked: {self.unsupported}"
-        verdicts = [result.verdict for _, result in self.worst()]
-        counts = [f"{verdicts.count('holds')} hold", f"{verdicts.count('fails')} fail"]
-        text = f"{self.name}: {', '.join(counts)}, {verdicts.count('n.a.')} not applicable; {self.seconds:.1f} s"
-        failed = ", ".join(result.property for result in self.failures)
-        return "\n".join(filter(None, [f"{text}; red: {failed}" if failed else text, self.note]))
+        text = f"{self.name}: {summary(result for _, result in self.worst())}; {self.seconds:.1f} s"
+        return "\n".join(filter(None, [text, self.note]))
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """Properties whose author has to be asked; the report is not false by them."""
+        return tuple(result.property for _, result in self.worst() if result.verdict == "asks")
+
+    @property
+    def tried_all(self) -> bool:
+        """Nothing is left that was not tried or decided."""
+        return bool(self) and all(result.verdict not in ("asks", "not tried") for _, result in self.worst())
 
 
 def check_variant(
@@ -128,12 +135,15 @@ def check_variant(
     dtype: str = "float32",
     sizes: tuple[int | None, int | None] = (None, None),
     note: str = "",
+    causal: bool | None = None,
+    by_design: Collection[str] = (),
     part: int = 0,
     parts: int = 1,
 ) -> CheckReport:
     """Examines `variant` in every `parts`-th setting, from `part` on.
 
-    Raises SelectionError for a module that no call fits, or an unknown dtype, DeviceError for a device.
+    causal: whether a module of anybody claims to be; None asks it. by_design: names of properties that it breaks on
+    purpose. Raises SelectionError for a module that no call fits, or an unknown dtype, DeviceError for a device.
     """
     if dtype not in DTYPES:
         raise SelectionError(f"expected a dtype of {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
@@ -158,8 +168,11 @@ def check_variant(
                 device=device,
             )
             if not results:
-                found_call = getattr(VariantFactory.of(variant).make(shape), "found", "")
-                note = "; ".join(filter(None, [found_call, note]))
+                made = VariantFactory.of(variant).make(shape)
+                note = "; ".join(filter(None, [getattr(made, "found", ""), note]))
+                if part == 0 and hasattr(made, "audited"):
+                    # as it is called by itself, beside what it is as a variant of a model
+                    results += [(setting, result) for result in made.audited(causal)]
             results += [(setting, result) for result in examine(variant, shape)]
             found += paths(variant, shape)
     except SelectionError:
@@ -168,9 +181,11 @@ def check_variant(
         problem = str(error)
     except Exception as error:
         problem = f"does not build: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    meant = {*by_design, *(["causal"] if causal is False else ())}
+    settings = [setting for setting, _ in results]
     return CheckReport(
         name=name,
-        results=tuple(results),
+        results=tuple(zip(settings, as_meant([result for _, result in results], meant), strict=True)),
         seconds=perf_counter() - start,
         problem=problem,
         paths=once_each(found),

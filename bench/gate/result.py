@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
-Verdict = Literal["holds", "fails", "n.a.", "note", "asks", "by design"]
-"""The last three are of an audit of modules that promise nothing by themselves: something worth knowing, a question to
-the author, and a failure that the author means."""
+Verdict = Literal["holds", "fails", "n.a.", "not tried", "note", "asks", "by design"]
+"""The last four are of modules that promise nothing by themselves: something that might be wrong and was not tried,
+something worth knowing, a question to the author, and a failure that the author means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class NotJudged:
 
     reason: str
     found: Measured = Measured(math.nan, math.nan)
-    verdict: Literal["n.a.", "note", "asks"] = "n.a."
+    verdict: Literal["n.a.", "not tried", "note", "asks"] = "n.a."
 
 
 Answer = Measured | NotJudged
@@ -71,10 +71,10 @@ class Result:
 
     @builtins.property
     def severity(self) -> tuple[int, float]:
-        """Failed above held above not judged; then by how much of the allowance is used."""
+        """Failed above asked above held above not tried and not judged; then by how much of the allowance is used."""
         if self.held is None:
-            return (0, 0.0)
-        return (2 - self.held, self.measured / self.allowed if self.allowed else self.measured)
+            return ({"asks": 2, "by design": 2, "not tried": 0.5}.get(self.verdict, 0), 0.0)
+        return (3 if not self.held else 1, self.measured / self.allowed if self.allowed else self.measured)
 
 
 def worst(answers: Iterable[Answer]) -> Answer:
@@ -90,3 +90,26 @@ def worst(answers: Iterable[Answer]) -> Answer:
 
     # The worst and not the mean: a promise is broken if it is broken once.
     return max(answers, key=excess, default=NotJudged("no setting applies"))
+
+
+def as_meant(results: Iterable[Result], by_design: Collection[str]) -> list[Result]:
+    """The results, where failures and questions of the properties that are named are by design."""
+    return [
+        replace(each, verdict="by design") if each.property in by_design and each.verdict in ("fails", "asks") else each
+        for each in results
+    ]
+
+
+def summary(results: Iterable[Result]) -> str:
+    """Three parts: what fails, how many hold, and what was not tried, each reason once; questions stand behind."""
+    found = list(results)
+    failed = ", ".join(each.property for each in found if each.verdict == "fails")
+    asked = ", ".join(each.property for each in found if each.verdict == "asks")
+    untried: dict[str, list[str]] = {}
+    for each in found:
+        if each.verdict == "not tried":
+            untried.setdefault(each.detail, []).append(each.property)
+    reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in untried.items())
+    parts = [f"fails: {failed or 'nothing'}", f"holds: {sum(each.verdict == 'holds' for each in found)}"]
+    parts += [f"not decided: {asked}"] if asked else []
+    return " · ".join((*parts, f"not tried: {reasons or 'nothing'}"))

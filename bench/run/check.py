@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.errors import PluginError
+from ..core.errors import PluginError, SelectionError
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..gate.report import SETTINGS, CheckReport, check_variant, once_each
@@ -34,6 +34,8 @@ class CheckVariant(Request[CheckReport]):
     variant: Spec
     device: str
     dtype: str
+    causal: bool | None = None
+    by_design: tuple[str, ...] = ()
     part: int = 0
     parts: int = 1
 
@@ -42,6 +44,7 @@ class CheckVariant(Request[CheckReport]):
         of_class = getattr(VARIANTS.load(plain.name), "sizes", None) if not self.variant.layers else None
         sizes = of_class(dict(plain.parameters)) if of_class else (None, None)
         given: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "sizes": sizes}
+        given |= {"causal": self.causal, "by_design": self.by_design}
         name = str(self.variant)
         report = CheckReport(name=name, results=(), seconds=0.0, problem=changes_since_noted())
         if report:
@@ -55,11 +58,21 @@ def processes_for(device: str) -> int:
     return min(len(os.sched_getaffinity(0)), MOST_ON_A_GPU) if device.startswith("cuda") else 1
 
 
-def check_together(specs: Sequence[Spec], *, device: str, dtype: str, jobs: int) -> Iterator[CheckReport]:
+def check_together(
+    specs: Sequence[Spec],
+    *,
+    device: str,
+    dtype: str,
+    jobs: int,
+    causal: bool | None = None,
+    by_design: tuple[str, ...] = (),
+) -> Iterator[CheckReport]:
     """A report for each of `specs`, resolved before, in the order in which they end; `jobs` processes at once."""
     parts = max(1, min(jobs // max(len(specs), 1), len(SETTINGS)))
     # all parts of one variant follow each other, so that its report comes early
-    questions = [CheckVariant(spec, device, dtype, part, parts) for spec in specs for part in range(parts)]
+    questions = [
+        CheckVariant(spec, device, dtype, causal, by_design, part, parts) for spec in specs for part in range(parts)
+    ]
     found: dict[Spec, list[tuple[int, CheckReport]]] = {spec: [] for spec in specs}
     for question, report in side_by_side(questions, jobs, SERVICE, _answered):
         ended = found[question.variant]
@@ -74,6 +87,8 @@ def _answered(child: Child, question: CheckVariant) -> CheckReport:
         return ask_child(child, VARIANTS, question.variant.name, question, patience=CHECK_PATIENCE)
     except PluginError as error:
         return CheckReport(name=str(question.variant), results=(), seconds=0.0, problem=error.reason)
+    except SelectionError as error:
+        return CheckReport(name=str(question.variant), results=(), seconds=0.0, problem=str(error))
 
 
 def joined(parts: Sequence[CheckReport]) -> CheckReport:

@@ -19,7 +19,7 @@ BUDGETS = {
     "bench/board": (25, 205),
     "bench/cli": (20, 155),
     "bench/core": (16, 150),
-    "bench/gate": (16, 175),
+    "bench/gate": (18, 200),
     "bench/measure": (21, 115),
     "bench/models": (7, 38),
     "bench/plan": (10, 60),

@@ -215,6 +215,27 @@ class DropoutUnscaled(Honest):
         return weights.to(value.dtype) @ value
 
 
+class DropoutOfHalfTheRate(Honest):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        weights = self.weights(query, key, mask)
+        return F.dropout(weights, self.shape.dropout / 2, self.training).to(value.dtype) @ value
+
+
+class DropoutOfHeads(Honest):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        heads = F.dropout(query.new_ones(*query.shape[:2], 1, 1), self.shape.dropout, self.training)
+        return (self.weights(query, key, mask) * heads).to(value.dtype) @ value
+
+
+class NaNAtLargeScores(Honest):
+    """Beyond 5,000, where it subtracts no maximum."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        output = super().forward(query, key, value, mask)
+        largest = self.score(query, key).abs().amax(-1, keepdim=True)
+        return output.masked_fill(largest > 5000, math.nan) if mask.valid is None else output
+
+
 class DropoutInEvaluation(Honest):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         return F.dropout(self.weights(query, key, mask), self.shape.dropout, True).to(value.dtype) @ value
@@ -544,6 +565,9 @@ FAULTS: list[tuple[type[Variant], AttentionShape, str]] = [
     (FusedDropsOthers, SELF, "dropout in backward"),
     (FusedNumbersRealKeys, SELF, "dropout in backward"),
     (FusedSparesPositions, SELF, "dropout in backward"),
+    (DropoutOfHalfTheRate, SELF, "dropout share"),
+    (DropoutOfHeads, SELF, "dropout share"),
+    (NaNAtLargeScores, SELF, "finite"),
     (DropoutUnscaled, SELF, "dropout mean"),
     (DropoutRenormalises, SELF, "dropout sums"),
     (GateSeesFuture, CAUSAL, "causal"),

@@ -12,6 +12,7 @@ import math
 import typing
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 from ....variants.contract import AttentionShape, Layer, Mask, Variant, score_map
 from ...core.errors import SelectionError, Unsupported
 from ...core.spec import Value, value_text
+from ...gate.result import Result
 from ...measure.memory import storages
 from .calls import Call, Convention, Inputs
 from .convention import recognise, says_causal, sees_future
@@ -40,7 +42,10 @@ from .target import (
     kind_of_settings,
     made,
     makes,
+    own_name,
 )
+
+NO_PADDING = "no argument that keeps padding out was found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,7 @@ class Foreign(Variant):
         more = " · looks both ways" if both else calls.cache_text
         more += "".join(f" · {CHANGES[line]}" for line in changes)
         built = adapter(shape, module, calls, f"{cls.name}({said}) is {found}{more}")
+        built.audited = partial(_audited, module, cls.name, call)
         if both:
             built.causality = None  # type: ignore[misc]
         return built
@@ -182,6 +188,16 @@ class ForeignLayer(Layer):
         return sum(storages(state).values())
 
 
+def _audited(module: Any, name: str, call: Call, causal: bool | None) -> list[Result]:
+    """What an audit finds about the module as it is, by the names that the gate has for the same."""
+    from .suite import IN_THE_GATE, audit_module
+
+    # the gate compiles it too
+    findings = audit_module(module, name, call=call, causal=causal, compile="").findings
+    found = (replace(each, property=IN_THE_GATE.get(each.property, each.property)) for each in findings)
+    return [each for each in found if each.property != "compiled"]
+
+
 def as_variant(found: Any, name: str) -> type[Variant]:
     """The class of a variant for what somebody named: one of the contract as it is, or a Foreign.
 
@@ -200,6 +216,10 @@ def as_variant(found: Any, name: str) -> type[Variant]:
 
     defaults, kinds = _parameters(found)
     defaults, kinds = defaults | {"call": ""}, kinds | {"call": str}
+    # the usual names too, such as heads where the constructor says num_heads
+    for each in (names[0] for names in OF_THE_SHAPE.values()):
+        if (own := own_name(accepted_by(found), each)) != each:
+            defaults[each], kinds[each] = None, kinds.get(own, Any)
     described.__annotations__ = {each: kinds.get(each, Any) for each in defaults}
     described.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=value) for each, value in defaults.items()]
@@ -302,9 +322,9 @@ def _refusal(variant: Any, shape: AttentionShape) -> str | None:
     found: Convention = variant.calls.convention
     causal = shape.causal and bool(found.causal)
     if shape.causal and variant.causality is None:
-        return "it looks both ways: later tokens change earlier outputs; `attnbench audit` says how far ahead"
+        return "it looks both ways: later tokens change earlier outputs"
     if shape.padding and (found.mask_ignored or not found.call(padded=True, causal=causal)):
-        return "no argument that keeps padding out was found, and sequences differ in length here"
+        return NO_PADDING
     if shape.dtype == "float64" and variant.calls.coarse:
         return "it rounds to less than float64 inside, or takes no float64"
     return None
@@ -322,5 +342,5 @@ def _without_padding(mask: Mask) -> Mask:
     """The mask for a module that takes no padding: behind all tokens, none of which looks ahead, it changes nothing."""
     assert mask.valid is not None
     if not mask.causal or bool((mask.valid[:, 1:] & ~mask.valid[:, :-1]).any()):
-        raise Unsupported("no argument that keeps padding out was found, and padding stands before tokens here")
+        raise Unsupported(NO_PADDING)
     return replace(mask, valid=None)

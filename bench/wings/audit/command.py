@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli.check import _json_number
+from ...cli.check import ByDesign, Causal, Strict, _json_number, each_alone, names_of
 from ...cli.command import command
 from ...cli.options import CallText, Json
 from ...cli.output import say, say_json
@@ -22,14 +22,10 @@ def audit(
         typer.Argument(help="FILE.py:NAME, package.module:NAME\\[dim=64] or transformers:NAME.", show_default=False),
     ],
     call: CallText = "",
-    causal: Annotated[
-        bool | None,
-        typer.Option("--causal/--no-causal", help="Whether it claims to be causal; else the module is asked."),
-    ] = None,
+    causal: Causal = None,
     compile: Annotated[str, typer.Option(help="Backend of torch.compile: aot_eager, inductor or none.")] = "aot_eager",
-    by_design: Annotated[
-        str, typer.Option(metavar="CHECKS", help="Findings that are meant, such as `future,amount-of-padding`.")
-    ] = "",
+    by_design: ByDesign = "",
+    strict: Strict = False,
     reproduce: Annotated[
         bool, typer.Option("--reproduce", help="Print a program of plain torch for each failure.")
     ] = False,
@@ -38,19 +34,20 @@ def audit(
     """Test layers and models as they are: leaks of the future, padding, caches, gradients, precision.
 
     Exit with code 0 if nothing fails but what is by design, with 1 if something fails, with 2 if the audit has to be
-    told how to call a target or a name is wrong.
+    told how to call a target, what it claims or what its mask means, or if a name is wrong.
     """
     from .examine import audit as audit_of
     from .report import in_words
 
     backend = "" if compile == "none" else compile
-    meant = tuple(name.strip().replace("-", " ") for name in by_design.split(",") if name.strip())
+    options: dict[str, Any] = {"causal": causal, "compile": backend, "by_design": names_of(by_design)}
+    wrong: list[str] = []
     specs = with_call(targets, call)
-    reports = [audit_of(spec, causal=causal, compile=backend, by_design=meant) for spec in specs]
+    reports = list(each_alone(specs, lambda spec: audit_of(spec, **options), wrong))
     if json:
         say_json([_object(report) for report in reports])
     for report in () if json else reports:
-        if len(reports) > 1:
+        if len(specs) > 1:
             say(report.target)
         if report.convention:
             say(f"called as {report.convention}")
@@ -61,7 +58,7 @@ def audit(
             say("\n".join(("", f"# {in_words(failure)}", *report.reproduction(failure.property))))
     if any(report.failures for report in reports):
         raise typer.Exit(1)
-    if not all(reports):
+    if wrong or not all(reports) or (strict and not all(report.tried_all for report in reports)):
         raise typer.Exit(SelectionError.exit_code)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .calls import Call, Convention, Inputs
-from .search import MASKS, SWITCHES, Unclear, parameters_of, plain_call
+from .search import LIKE_MASKS, MASKS, SWITCHES, Unclear, named_like, parameters_of, plain_call
 from .subject import STILL, ForeignSubject, by_position, changed, draw, run
 
 CAUSAL_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask")
@@ -53,15 +53,18 @@ def _with_masks(target: Any, plain: Convention) -> Convention:
     names = list(parameters_of(target))
     known = _documented(target, names)
     padded, ignored, question, questions = "", False, "", []
-    for name in (name for name in MASKS if name in names):
+    for name in named_like(target, MASKS, LIKE_MASKS):
         tried = {form: _Trial.of(target, plain, with_argument(plain.plain, name, form)) for form in known or FORMS}
         trials = {form: trial for form, trial in tried.items() if trial is not None}
         form = known[0] if known and trials else _decided(trials)
         if form:
             padded = with_argument(plain.plain, name, form)
             break
-        if trials and all(trial.effect == 0 for trial in trials.values()):
-            padded, ignored = with_argument(plain.plain, name, next(iter(trials))), True
+        # at tokens it does nothing, for all readings or for that which takes effect at padded queries
+        idle = [form for form, each in trials.items() if each.effect == 0 and each.padding > 0]
+        at_queries = [form for form in idle if trials[form].at_padding > 0]
+        if trials and (at_queries or len(idle) == len(trials)):
+            padded, ignored = with_argument(plain.plain, name, (at_queries or idle)[0]), True
         elif trials:
             questions.append(name)
     if questions and (not padded or ignored):
@@ -120,11 +123,15 @@ def closing(call: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Movements of outputs at tokens: by other content of padding, by another token, and by the mask itself."""
+    """Movements of outputs at tokens: by other content of padding, by another token, and by the mask itself.
+
+    at_padding: by the mask, of outputs at padding.
+    """
 
     padding: float
     token: float
     effect: float
+    at_padding: float
 
     @classmethod
     def of(cls, target: Any, plain: Convention, call: Call) -> _Trial | None:
@@ -143,10 +150,11 @@ class _Trial:
             base = out(inputs)
             padding = (out(changed(kind, inputs, ~valid, vocabulary)) - base)[valid]
             token = (out(changed(kind, inputs, one, vocabulary)) - base)[valid & ~one]
-            effect = (by_position(run(plain.plain, target, kind, inputs, None, False), kind) - base)[valid]
+            effect = by_position(run(plain.plain, target, kind, inputs, None, False), kind) - base
         except Exception:
             return None
-        moved = [float(each.abs().max()) / max(float(base[valid].std()), 1e-30) for each in (padding, token, effect)]
+        movements = (padding, token, effect[valid], effect[~valid].nan_to_num())
+        moved = [float(each.abs().max()) / max(float(base[valid].std()), 1e-30) for each in movements]
         if not all(map(torch.isfinite, map(torch.tensor, moved))):
             return None
         return cls(*(0.0 if each <= STILL else each for each in moved))

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from ....variants.contract import Mask
+from ...gate.lengths import taken
 from ...gate.result import Answers, Measured, NotJudged
 from .calls import NAMES, Inputs, Kind
-from .convention import closing, sees_future, with_argument
+from .convention import closing, with_argument
 from .program import setup
 from .report import raised
-from .search import CACHES, parameters_of, picked
+from .search import CACHES, LIKE_CACHES, named_like, parameters_of, picked
 from .subject import ForeignSubject, called
 
 SWITCHES = (
@@ -31,10 +32,14 @@ SWITCHES = (
 ALLOWED = 1e-3
 """The difference allowed, in standard deviations of the output: for other products in another order."""
 
-LENGTH = 24
-"""Positions of a decoded sequence, where the subject takes so few."""
+LENGTHS, PREFILL = (150, 120, 24), 13
+"""Positions of a decoded sequence, the first that the subject takes, and those of its first call."""
 
-PREFILL = 13
+MOST_SINGLE = 64
+"""Positions of a sequence that is decoded token by token."""
+
+PIECES = (5, PREFILL, 14, 46, 47, 110)
+"""Ends of pieces: some of one token, some longer than a chunk."""
 
 
 @dataclass(slots=True)
@@ -120,25 +125,27 @@ class Protocol:
 def tests(subject: ForeignSubject) -> dict[str, Callable[[ForeignSubject], Answers]]:
     """One token at a time, and two pieces, give what one pass gives; the cache is searched once for both."""
     convention = subject.convention
-    looks_back = subject.claims or sees_future(subject.module, convention, convention.plain) is False
-    cache = protocol(subject)[0] if looks_back else None
-    length = min(LENGTH, convention.length)
-    single = (PREFILL, *range(PREFILL + 1, length + 1))
+    cache = protocol(subject)[0] if subject.looks_back else None
+    length = next(iter(taken(subject, LENGTHS)), convention.length) if cache else 0
+    single = (PREFILL, *range(PREFILL + 1, min(length, MOST_SINGLE) + 1))
     found: dict[str, Callable[[ForeignSubject], Answers]] = {}
     found["decoding"] = partial(decoded, protocol=cache, way="token by token", ends=single)
     if cache is not None:
-        found["pieces"] = partial(decoded, protocol=cache, way="prefill in pieces", ends=(5, PREFILL, length))
+        ends = (*(end for end in PIECES if end < length), length)
+        found["pieces"] = partial(decoded, protocol=cache, way="prefill in pieces", ends=ends)
     return found
 
 
 def decoded(subject: ForeignSubject, protocol: Protocol | None, way: str, ends: tuple[int, ...]) -> Answers:
     """Positions piece by piece up to each of `ends`, against one pass."""
     if protocol is None:
-        yield NotJudged("no cache found", verdict="note" if subject.claims else "n.a.")
+        names = named_like(subject.module, CACHES, LIKE_CACHES)
+        text = f"no way found to decode with {', '.join(names)}" if names else "no cache found"
+        yield NotJudged(text, verdict="not tried" if names or subject.looks_back else "n.a.")
         return
     size, refusal = _compared(protocol, subject, ends)
     if refusal:
-        yield NotJudged(f"{way} {refusal}", verdict="note")
+        yield NotJudged(f"{way} {refusal}", verdict="not tried")
         return
     yield Measured(size, ALLOWED, f"{way} differs from one pass by {size:.2g}", tuple(protocol.program(subject, ends)))
 
@@ -195,7 +202,7 @@ def _candidates(subject: ForeignSubject) -> Iterator[Protocol]:
     inputs = subject.draw(1, 8)
     shape = eval(f"x{turn}.shape", {"x": inputs[0]})
     calls = [call, *([with_argument(call, "position_ids", "positions")] if "position_ids" in names else [])]
-    for argument in (name for name in CACHES if name in names):
+    for argument in named_like(subject.module, CACHES, LIKE_CACHES):
         handed, found = KeyValues(), []
         with torch.no_grad(), suppress(Exception):
             output = called(call, subject.module, kind, inputs, Mask(causal=True))

@@ -7,11 +7,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...gate.change import future as moved_by_future
 from ...gate.result import Answers, NotJudged
-from .subject import STILL, ForeignSubject, changed
+from ...gate.subject import Change
+from ...gate.subject import future as moved_by_future
+from .subject import STILL, ForeignSubject
 
 OFF_BY_ONE = "off by one"
+
+MOSTLY_BACK = 0.3
+"""The share of the movement by earlier content that later content makes, below which a claim is asked for."""
 
 PREFIXES = (1, 3, 7, 15, 31, 32, 63)
 """Positions that are kept while all later ones change."""
@@ -35,8 +39,19 @@ def future(subject: ForeignSubject) -> Answers:
         text = "sees 1 position ahead and no further, as a causal mask that is off by one: "
         text += "--causal makes it a leak, --no-causal accepts it"
         yield NotJudged(text, found, "asks")
+    elif (ahead := _share_ahead(subject)) < MOSTLY_BACK:
+        text = f"looks mostly back: later content moves outputs {ahead:.0%} as much as earlier content does: "
+        yield NotJudged(f"{text}--causal makes it a leak, --no-causal accepts it", found, "asks")
     else:
         yield NotJudged(f"looks both ways, at {near} (a leak if it should be causal: --causal)", found, "note")
+
+
+def _share_ahead(subject: ForeignSubject) -> float:
+    """The movement of the first half of the outputs by the second half of the inputs, over that the other way round."""
+    late = (torch.arange(subject.length) >= subject.length // 2).expand(subject.batch, subject.length)
+    changes = (Change(where=where, look=~where, causal=True) for where in (late, ~late))
+    ahead, back = (float(subject.movement(each).nan_to_num(posinf=0.0).sum()) for each in changes)
+    return ahead / max(back, 1e-30)
 
 
 def future_under_mask(subject: ForeignSubject) -> Answers:
@@ -53,14 +68,14 @@ def future_under_mask(subject: ForeignSubject) -> Answers:
 
 def influence(subject: ForeignSubject) -> Tensor:
     """True where a change of a position (second axis) moves an output (first axis), on one sequence."""
-    length, kind = subject.length, subject.convention.kind
+    length = subject.length
     inputs = subject.draw(1)
     with torch.no_grad():
         base = subject.outputs(inputs, None, True)
         columns = []
         for position in range(length):
             where = (torch.arange(length) == position)[None]
-            other = changed(kind, inputs, where, subject.convention.shape[0])
+            other = subject.changed(inputs, where)
             moved = subject.outputs(other, None, True) - base
             columns.append(moved[0].flatten(1).abs().amax(-1) > STILL * base.std())
     return torch.stack(columns, 1)

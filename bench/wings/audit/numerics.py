@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...gate.gradients import derivative_errors
+from ...gate.lengths import taken
 from ...gate.result import Answer, Answers, Measured, NotJudged
 from .calls import NAMES, Call
 from .convention import with_argument
 from .program import setup
 from .report import raised
 from .search import parameters_of
-from .subject import STILL, ForeignSubject, by_position, run
+from .subject import SAME, STILL, ForeignSubject, by_position, run
 
 Lines = tuple[str, ...]
 
@@ -26,8 +30,11 @@ whose angles are rounded to 8 bits loses a tenth at 64 positions."""
 AMOUNT_ALLOWED = 1e-3
 """The difference allowed, in standard deviations of the output, where a sequence is computed at another length."""
 
-SAME = 1e-4
-"""The same, where the same products are made."""
+LARGE = 100
+"""The factor of inputs whose scores overflow without a maximum that is subtracted."""
+
+SHORT = 16
+"""Positions of derivatives, where the subject takes so few."""
 
 DERIVATIVE_ALLOWED = 1e-2
 """The error allowed, as a part of the derivative: a module of float64 with a part in float32 is within a thousandth."""
@@ -71,13 +78,12 @@ def gradients(subject: ForeignSubject) -> Answers:
 
 
 def _weights_have_gradients(subject: ForeignSubject) -> Answer:
-    parameters = [each for each in subject.module.parameters() if each.requires_grad]
+    names = tuple(name for name, each in subject.module.named_parameters() if each.requires_grad)
     try:
-        output = subject(subject.draw(), None, True)
-        found = torch.autograd.grad(output.float().logsumexp(-1).sum(), parameters, allow_unused=True)
+        found = subject.passes(subject.draw(), parameters=names)[1:]
     except Exception as error:
-        return NotJudged(f"raises {type(error).__name__}")
-    finite = all(bool(each.isfinite().all()) for each in found if each is not None)
+        return NotJudged(f"raises {type(error).__name__}", verdict="not tried")
+    finite = all(bool(each.isfinite().all()) for each in found)
     return Measured(0.0 if finite else math.inf, STILL, "gradients of weights are not finite")
 
 
@@ -85,10 +91,9 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
     kind, length = subject.convention.kind, subject.convention.length
     names, turned = subject.convention.names, subject.convention.turned
     call = subject.convention.call(padded=False, causal=True)
-    leaves = [each.requires_grad_() for each in subject.draw()]
-    output = subject.outputs(tuple(leaves), None, True)
-    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5))
-    together = _gradients(output, weights, leaves)
+    inputs = subject.draw()
+    output, *together = subject.passes(inputs, causal=True)
+    arriving = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)).to(output)
     scale = max(1e-30, *(float(each.abs().max()) for each in together))
 
     def program(loss: str, *lines: str, call: Call = call, valid: Tensor | None = None, causal: bool = True) -> Lines:
@@ -99,9 +104,9 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
 
     def elsewhere(real: Tensor, valid: Tensor | None, causal: bool) -> float:
         """The largest gradient, at positions that are not real, of the outputs that are."""
-        output = subject.outputs(tuple(leaves), valid, causal)
-        found = _gradients(output, weights * real.reshape(*real.shape, *[1] * (output.ndim - 2)), leaves)
-        return max(float(by_position(each, kind)[~real].abs().max()) for each in found) / scale
+        at_real = arriving * real.reshape(*real.shape, *[1] * (output.ndim - 2))
+        found = subject.passes(inputs, valid, at_real, causal)[1:]
+        return max(float(each[~real].abs().max()) for each in found) / scale
 
     if not all(bool(each.isfinite().all()) for each in together):
         lines = program("a.square()", "print([g.isfinite().all() for g in grads])")
@@ -113,7 +118,7 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
         shown = f"print(max(g{turned}[:, {half}:].abs().max() for g in grads))"
         text = f"outputs have gradients of later positions ({size:.2g})"
         yield Measured(size, STILL, text, program(f"a{turned}[:, :{half}].square()", shown))
-    if subject.convention.padded and not subject.convention.mask_ignored:
+    if subject.pads:
         valid = torch.ones(2, length, dtype=torch.bool)
         valid[0, -5:], valid[1, :3] = False, False
         causal = subject.masks_and_looks_back
@@ -123,60 +128,71 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
         lines = program(f"a{turned}[valid].square()", shown, call=masked, valid=valid, causal=causal)
         yield Measured(size, STILL, f"padding gets gradients of the outputs of tokens ({size:.2g})", lines)
     for at, name in enumerate(NAMES[kind] if kind == "qkv" else ()):
-        alone = [each.detach().requires_grad_(here == at) for here, each in enumerate(leaves)]
-        output = subject.outputs(tuple(alone), None, True)
-        size = float((_gradients(output, weights, [alone[at]])[0] - together[at]).abs().max()) / scale
+        alone = subject.passes(inputs, None, arriving, True, only=at)[1]
+        size = float((alone - together[at]).abs().max()) / scale
         others = "; ".join(f"{other} = {other}.detach()" for other in NAMES[kind] if other != name)
         taken = f"alone, = torch.autograd.grad(b.square().sum(), [{name}])"
         shown = f"print((alone - grads[{at}]).abs().max())"
         text = f"the gradient of {name} is another where {name} alone requires one ({size:.2g})"
         yield Measured(size, SAME, text, program("a.square()", others, f"b = {call}", taken, shown))
-    size = _derivative_error(subject)
-    first, drawn, *rest = program(
-        "a.square()",
-        "steps = [torch.randn(each.shape).double() for each in inputs]",
-        f"def out({names}): torch.manual_seed(0); return ({call}).square().sum()",
-        "ahead, behind = [out(*[x.detach() + d * s for x, s in zip(inputs, steps)]) for d in (1e-6, -1e-6)]",
-        "print((ahead - behind) / 2e-6, sum((g * s).sum() for g, s in zip(grads, steps)))",
+    yield from _derivatives(subject)
+
+
+def _derivatives(subject: ForeignSubject) -> Iterator[Measured]:
+    """Gradients of each input and parameter against differences: of a detached part they are others."""
+    for double in (True, False):
+        used = subject.fresh(double=double)
+        inputs = used.draw(length=next(iter(taken(subject, (SHORT,))), None))
+        own = {
+            name: each for name, each in getattr(used.module, "named_parameters", dict)() or () if each.requires_grad
+        }
+        try:
+            output, *found = used.passes(inputs, causal=True, parameters=tuple(own))
+        except Exception:
+            # a module of float32 alone is judged by float32
+            continue
+        if output.dtype == used.dtype:
+            break
+    else:
+        return
+    arriving = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)).to(output)
+    named = dict(zip(NAMES[subject.convention.kind], inputs, strict=True)) | own
+    turned = [by_position(each, subject.convention.kind) for each in found[: len(inputs)]] + found[len(inputs) :]
+    middle = used.outputs(inputs, None, True)
+
+    def loss(name: str, moved: Tensor) -> float:
+        """The loss less that where nothing has moved, entry by entry, so that no digits are lost."""
+        given = tuple(
+            moved if name == each else x for each, x in zip(NAMES[subject.convention.kind], inputs, strict=True)
+        )
+        kept = own[name].detach().clone() if name in own else None
+        with torch.no_grad():
+            if kept is not None:
+                own[name].copy_(moved)
+            change = float(((used.outputs(given, None, True) - middle) * arriving).sum())
+            if kept is not None:
+                own[name].copy_(kept)
+        return change
+
+    # the sizes of all gradients together say what a rounding of float32 is
+    steps, floor = (
+        ((1e-4, 1e-6), 1e-4) if double else ((1e-2, 1e-3), 0.1 * float(torch.stack([g.norm() for g in found]).max()))
     )
-    doubled = f"m = m.double() if hasattr(m, 'double') else m; {names}, = [x.double() for x in ({names},)]"
-    text = f"the gradient is not the derivative ({size:.2g} of it)"
-    yield Measured(size, DERIVATIVE_ALLOWED, text, (first, drawn, doubled, *rest))
-
-
-def _gradients(output: Tensor, weights: Tensor, leaves: list[Tensor]) -> list[Tensor]:
-    if not output.requires_grad:
-        return [torch.zeros_like(each) for each in leaves]
-    loss = (output * weights.to(output.dtype)).sum()
-    return list(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
-
-
-def _derivative_error(subject: ForeignSubject) -> float:
-    """The least error over steps and directions, in float64: a kink or a rounding meets some of them, a fault all."""
-    double = subject.in_float64()
-    leaves = [each.requires_grad_() for each in double.draw()]
-    errors = []
-    try:
-        output = double(tuple(leaves), None, True)
-        if output.dtype != torch.float64:
-            return 0.0
-        weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
-        found = _gradients(output, weights, leaves)
-        for seed in (7, 8):
-            generator = torch.Generator().manual_seed(seed)
-            ways = [torch.randn(each.shape, generator=generator, dtype=torch.float64) for each in leaves]
-            told = float(sum((g * w).sum() for g, w in zip(found, ways, strict=True)))
-            for step in (1e-4, 1e-6):
-                with torch.no_grad():
-                    ahead = double(tuple(each + step * way for each, way in zip(leaves, ways, strict=True)), None, True)
-                    behind = double(
-                        tuple(each - step * way for each, way in zip(leaves, ways, strict=True)), None, True
-                    )
-                measured = float(((ahead - behind) * weights).sum()) / (2 * step)
-                errors.append(abs(told - measured) / max(abs(measured), abs(told), 1e-6))
-    except Exception:
-        return 0.0
-    return min(errors)
+    for name, size in derivative_errors(
+        named, turned, loss, seed=7, allowed=DERIVATIVE_ALLOWED, steps=steps, floor=floor
+    ):
+        is_input = name not in own
+        of = f"{name}" if is_input else f"m.get_parameter({name!r})"
+        lines = (
+            "import copy; m = m.double() if hasattr(m, 'double') else m; torch.set_default_dtype(torch.float64)",
+            "inputs = [x.double().requires_grad_() for x in inputs]",
+            f"{subject.convention.names}, = inputs; p = {of}",
+            "d = torch.randn(p.shape); loss = lambda: out(inputs).square().sum()",
+            "slope = (torch.autograd.grad(loss(), [p])[0] * d).sum(); p.data += 1e-6 * d; ahead = loss()",
+            "p.data -= 2e-6 * d; print((ahead - loss()) / 2e-6, slope); torch.set_default_dtype(torch.float32)",
+        )
+        text = f"the gradient of {name} is not the derivative ({size:.2g} of it)"
+        yield Measured(size, DERIVATIVE_ALLOWED, text, subject.shown(*lines))
 
 
 def half(subject: ForeignSubject) -> Answers:
@@ -193,14 +209,26 @@ def half(subject: ForeignSubject) -> Answers:
         rounded = tuple(each.to(dtype) if each.is_floating_point() else each for each in inputs)
         try:
             with torch.no_grad():
-                found = subject.with_module(low)(rounded, None, True).float()
+                found = subject.with_module(low)(rounded, None, True)
                 high = deepcopy(low).float()
                 floats = tuple(each.float() if each.is_floating_point() else each for each in rounded)
                 exact = subject.with_module(high)(floats, None, True)
         except Exception as error:
             refused.append(f"{name} {raised(error, 60)}")
             continue
-        size = float((found - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+        if found.dtype != dtype and subject.convention.kind != "model":
+            # models give logits in float32 on purpose
+            text = f"gives {found.dtype} for {dtype}, which costs memory and speed behind it".replace("torch.", "")
+            call = subject.convention.call(padded=False, causal=True)
+            inputs_low = f"{subject.convention.names}, = [x.to({dtype}) for x in ({subject.convention.names},)]"
+            program = (
+                *setup(subject.convention, call, None, True),
+                f"m = m.to({dtype}); {inputs_low}",
+                f"print(({call}).dtype)",
+            )
+            yield Measured(1.0, 0.0, text, program)
+            return
+        size = float((found.float() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
         if not size <= HALF_ALLOWED:
             text = f"differs from float32 by {size:.2g}" if math.isfinite(size) else "gives NaN or infinity"
             listed, call = subject.convention.names, subject.convention.call(padded=False, causal=True)
@@ -217,34 +245,52 @@ def half(subject: ForeignSubject) -> Answers:
             yield Measured(size, HALF_ALLOWED, f"{name} {text}", program)
             return
         sizes.append(size)
-    yield NotJudged("; ".join(refused), verdict="note") if refused else Measured(max(sizes), HALF_ALLOWED)
+    yield NotJudged("; ".join(refused), verdict="not tried") if refused else Measured(max(sizes), HALF_ALLOWED)
 
 
 def compiled(subject: ForeignSubject, backend: str) -> Answers:
     """torch.compile gives what eager gives."""
     if not backend:
-        yield NotJudged("no backend was named")
+        yield NotJudged("no backend was named: --compile aot_eager", verdict="not tried")
         return
-    inputs = subject.draw()
+    inputs, length = subject.draw(), subject.convention.length
+    # at the start and inside: what is padded behind all tokens a causal mask hides
+    valid = torch.ones(2, length, dtype=torch.bool)
+    valid[0, :3], valid[1, 4:7] = False, False
+    torch._dynamo.reset()
     try:
-        with torch.no_grad():
-            eager = subject(inputs, None, True)
-            torch._dynamo.reset()
-            fast = subject.with_module(torch.compile(subject.module, backend=backend))(inputs, None, True)
+        fast = subject.with_module(torch.compile(subject.module, backend=backend))
+        for mask in (None, valid) if subject.pads else (None,):
+            causal = True if mask is None else subject.masks_and_looks_back
+            eager, found = (each.outputs(inputs, mask, causal) for each in (subject, fast))
+            real = torch.ones_like(valid) if mask is None else mask
+            size = float((found - eager)[real].abs().max() / eager[real].std())
+            call, turned = subject.convention.call(padded=mask is not None, causal=causal), subject.convention.turned
+            program = (
+                *setup(subject.convention, call, mask, causal),
+                f"out = lambda m: (torch.manual_seed(0), ({call}){turned})[1]",
+                f"a, b = out(m), out(torch.compile(m, backend={backend!r}))",
+                "print((a - b).abs().max() / a.std())"
+                if mask is None
+                else "print((a - b)[valid].abs().max() / a[valid].std())",
+            )
+            text = f"under {backend} outputs{'' if mask is None else ' with padding'} differ by {size:.2g}"
+            yield Measured(size, SAME, text, program)
     except Exception as error:
-        yield NotJudged(f"{backend} raises {type(error).__name__}", verdict="note")
-        return
+        yield NotJudged(f"{backend} raises {type(error).__name__}", verdict="not tried")
     finally:
         torch._dynamo.reset()
-    size = float((fast - eager).abs().max() / eager.std())
-    call = subject.convention.call(padded=False, causal=True)
-    program = (
-        *setup(subject.convention, call, None, True),
-        f"out = lambda m: (torch.manual_seed(0), {call})[1]",
-        f"a, b = out(m), out(torch.compile(m, backend={backend!r}))",
-        "print((a - b).abs().max() / a.std())",
-    )
-    yield Measured(size, SAME, f"under {backend} outputs differ by {size:.2g}", program)
+
+
+def large(subject: ForeignSubject) -> Answers:
+    """Inputs a hundred times as large give numbers: a softmax that subtracts no maximum overflows."""
+    if not subject.has_inputs_of_numbers:
+        yield NotJudged("tokens have no size")
+        return
+    found = subject.outputs(tuple(LARGE * each for each in subject.draw()), None, True)
+    bad = float((~found.isfinite()).double().mean())
+    lines = f"print((~out([{LARGE} * x for x in inputs]).isfinite()).double().mean())"
+    yield Measured(bad, 0.0, f"{bad:.0%} of the outputs of inputs times {LARGE} are no numbers", subject.shown(lines))
 
 
 def grouped(subject: ForeignSubject) -> Answers:
@@ -281,3 +327,43 @@ def grouped(subject: ForeignSubject) -> Answers:
     )
     text = f"two key heads for four query heads differ from each repeated by {size:.2g}"
     yield Measured(size, SAME, text, program)
+
+
+class _Softmaxes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes softmaxes over the wrong axis of scores: of tensors with two axes of as many as there are positions."""
+
+    def __init__(self, length: int):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.length, self.problems, self.made = length, [], []  # type: ignore[var-annotated]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._softmax.default:
+            scores, axis = args[0], args[1] % args[0].ndim
+            if list(scores.shape).count(self.length) > 1:
+                if scores.shape[axis] != self.length:
+                    text = f"a softmax of scores {tuple(scores.shape)} runs over axis {axis}, not over keys"
+                    self.problems.append(text)
+                self.made.append((found, found.stride(axis)))
+        elif func is torch.ops.aten.bmm.default:
+            for weights, stride in self.made:
+                same = weights.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr()
+                # the product sums over the last axis, which must be that of the softmax
+                if same and args[0].stride(-1) != stride:
+                    self.problems.append("weights are summed over another axis than that of their softmax")
+        return found
+
+
+def normalised(subject: ForeignSubject) -> Answers:
+    """A softmax of scores runs over the keys, the axis over which the values are summed."""
+    # neither as many heads, nor sequences, nor numbers of one head
+    length = next(iter(taken(subject, (43,))), subject.convention.length)
+    found = _Softmaxes(length)
+    inputs = subject.draw(3, length)
+    with found:
+        subject.outputs(inputs, None, True)
+    if not found.made:
+        yield NotJudged("no softmax of scores")
+        return
+    lines = ("o = out(inputs)", "# read the axis of the softmax in the code; the shapes are in the finding")
+    yield Measured(float(len(found.problems)), 0.0, "".join(found.problems[:1]), subject.shown(*lines))

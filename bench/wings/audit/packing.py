@@ -6,14 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
-from ...gate.change import Change
 from ...gate.result import Answers, Measured, NotJudged
+from ...gate.subject import Change
 from .convention import with_argument
 from .numerics import AMOUNT_ALLOWED
 from .program import masks, setup
 from .search import parameters_of
 from .subject import STILL, ForeignSubject
+from .target import accepted_by
 
 PACKED = {
     "cu_seqlens": "torch.tensor([0, {first}, {length}], dtype=torch.int32)",
@@ -89,19 +91,19 @@ def window(subject: ForeignSubject) -> Answers:
     if not width or width * layers >= length:
         yield NotJudged("no window, or one as long as all positions")
         return
-    where = torch.zeros(1, length, dtype=torch.bool)
-    where[0, 0] = True
-    change = Change(where=where, look=~where, causal=True)
-    moved = subject.movement(change)[0] > STILL
-    reach = int(moved.nonzero().max()) if bool(moved.any()) else 0
-    text = f"of {width}{f' in {layers} layers' if layers > 1 else ''} reaches {reach} back"
-    # a window of blocks reaches as far as the block before it
-    if reach < 2 * width * layers or reach < length - 1:
+    for place, way in ((0, "back"), (length - 1, "ahead")):
+        where = (torch.arange(length) == place)[None]
+        change = Change(where=where, look=~where, causal=True)
+        far = (torch.arange(length) - place).abs()
+        reach = int(far[subject.movement(change)[0] > STILL].amax().item()) if subject.size(change) else 0
+        text = f"of {width}{f' in {layers} layers' if layers > 1 else ''} reaches {reach} {way}"
+        # a window of blocks reaches as far as the block before it
+        if reach >= 2 * width * layers:
+            said = "it is ignored" if reach == length - 1 else "more than two windows"
+            beyond = replace(change, look=(far >= 2 * width * layers)[None])
+            yield replace(subject.moved(beyond, ""), detail=f"{text}: {said}")
+            return
         yield NotJudged(text, Measured(reach, length - 1), "note")
-        return
-    far = torch.zeros_like(where)
-    far[0, 2 * width * layers :] = True
-    yield replace(subject.moved(replace(change, look=far), ""), detail=f"{text}: it is ignored")
 
 
 def _declared(module: Any) -> tuple[int, int]:
@@ -110,7 +112,10 @@ def _declared(module: Any) -> tuple[int, int]:
     config = getattr(module, "config", None)
     if config is None:
         widths = [getattr(module, name, None) for name in WINDOWS]
-        return next((each for each in widths if isinstance(each, int)), 0), 1
+        # under whatever name it is kept: the constructor says what it is
+        told = [each.default for name, each in accepted_by(type(module)).items() if name in WINDOWS]
+        widths += [each for each in told if each in vars(module).values()] if isinstance(module, nn.Module) else []
+        return next((each for each in widths if isinstance(each, int) and each > 0), 0), 1
     width, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
     if not isinstance(width, int) or not kinds or set(kinds) != {"sliding_attention"}:
         return 0, 1

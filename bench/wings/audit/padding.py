@@ -9,15 +9,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...gate.change import Change
 from ...gate.result import Answers, Measured, NotJudged
+from ...gate.subject import Change
 from .calls import NAMES
 from .numerics import AMOUNT_ALLOWED, draws
 from .program import masks, setup
 from .report import raised
 from .subject import STILL, ForeignSubject
 
-NO_MASK = NotJudged("no mask found")
+NO_MASK = NotJudged("it takes no mask")
+UNTRIED = NotJudged("no mask found; if it takes one: --call", verdict="not tried")
 
 
 def padding(subject: ForeignSubject) -> Answers:
@@ -27,7 +28,7 @@ def padding(subject: ForeignSubject) -> Answers:
         yield NotJudged(convention.question, verdict="asks")
         return
     if not convention.padded:
-        yield NO_MASK
+        yield UNTRIED
         return
     failed: dict[str, Measured] = {}
     for name, valid in layouts(convention.length):
@@ -39,7 +40,7 @@ def padding(subject: ForeignSubject) -> Answers:
         yield Measured(0.0, STILL)
         return
     found = max(failed.values(), key=lambda each: each.value)
-    names = "the mask is ignored" if convention.mask_ignored else ", ".join(failed)
+    names = "the mask is ignored, or hides queries and no keys" if convention.mask_ignored else ", ".join(failed)
     yield replace(found, detail=f"{names}: {found.detail}")
 
 
@@ -59,7 +60,7 @@ def layouts(length: int) -> Iterator[tuple[str, Tensor]]:
 def amount(subject: ForeignSubject) -> Answers:
     """Padding behind a sequence does not change its outputs."""
     convention = subject.convention
-    if not convention.padded or convention.mask_ignored:
+    if not subject.pads:
         yield NO_MASK
         return
     if any(answer.value > answer.allowed for answer in draws(subject)):
@@ -69,14 +70,13 @@ def amount(subject: ForeignSubject) -> Answers:
     tokens = length - length // 4 - 3
     valid = (torch.arange(length) < tokens)[None]
     inputs = subject.draw(1, length)
-    short = tuple(each[:, :, :tokens] if kind == "qkv" else each[:, :tokens] for each in inputs)
-    with torch.no_grad():
-        padded = subject.outputs(inputs, valid, causal)[:, :tokens]
-        try:
-            alone = subject.outputs(short, None, causal)
-        except Exception:
-            yield NotJudged(f"does not take {tokens} positions")
-            return
+    short = subject.part(inputs, 0, tokens)
+    padded = subject.outputs(inputs, valid, causal)[:, :tokens]
+    try:
+        alone = subject.outputs(short, None, causal)
+    except Exception:
+        yield NotJudged(f"it takes no {tokens} positions", verdict="not tried")
+        return
     size = float((padded - alone).abs().max() / alone.std().clamp(min=1e-30))
     call, plain = (convention.call(padded=masked, causal=causal) for masked in (True, False))
     cut = f"[:, :, :{tokens}]" if kind == "qkv" else f"[:, :{tokens}]"
@@ -100,37 +100,43 @@ def batch(subject: ForeignSubject) -> Answers:
 
 
 def empty_rows(subject: ForeignSubject) -> Answers:
-    """A sequence of padding alone leaves outputs and gradients of the others numbers."""
-    convention = subject.convention
-    if not convention.padded or convention.mask_ignored:
+    """Padding that leaves some positions nothing to see leaves outputs and gradients of tokens numbers."""
+    if not subject.pads:
         yield NO_MASK
         return
-    valid = torch.ones(2, convention.length, dtype=torch.bool)
-    valid[1] = False
-    causal = subject.masks_and_looks_back
-    inputs = subject.draw()
-    leaves = [each.requires_grad_() for each in inputs if each.is_floating_point()]
-    leaves += [each for each in getattr(subject.module, "parameters", list)() if each.requires_grad]
+    length = subject.convention.length
+    alone, behind, inside = torch.ones(3, 2, length, dtype=torch.bool)
+    alone[1], behind[1, : length // 2], inside[1, length // 4 : -length // 4] = False, False, False
+    yield from _empty(subject, alone, "one sequence has no token")
+    yield from _empty(subject, behind, "padding stands before all tokens, which a causal mask leaves nothing to see")
+    yield from _empty(subject, inside, "padding fills half of a sequence, more than a window holds")
+
+
+def _empty(subject: ForeignSubject, valid: Tensor, words: str) -> Answers:
+    convention, causal = subject.convention, subject.masks_and_looks_back
     call = convention.call(padded=True, causal=causal)
     names = "" if convention.kind == "model" else convention.names
     program = (
         *setup(subject.convention, call, valid, causal),
         f"leaves = [each.requires_grad_() for each in [{names}]]",
         "leaves += [p for p in getattr(m, 'parameters', list)() if p.requires_grad]",
-        f"a = ({call})[0]; print(a.isfinite().all())",
+        f"a = ({call}){convention.turned}[valid]; print(a.isfinite().all())",
         "grads = torch.autograd.grad(a.sum(), leaves, allow_unused=True)",
         "print(all(g.isfinite().all() for g in grads if g is not None))",
     )
+    own = getattr(subject.module, "named_parameters", dict)()
+    own = tuple(name for name, each in own if each.requires_grad) if own else ()
+    inputs = subject.draw()
     try:
-        output = subject(inputs, valid, causal)
-        gradients = torch.autograd.grad(output[0].sum(), leaves, allow_unused=True) if output.requires_grad else ()
+        output = subject.outputs(inputs, valid, causal)
+        arriving = torch.ones_like(output) * valid.reshape(*valid.shape, *[1] * (output.ndim - 2))
+        gradients = subject.passes(inputs, valid, arriving, causal, own)[1:]
     except Exception as error:
         yield Measured(math.nan, 0.0, raised(error), program)
         return
-    if not bool(output[0].isfinite().all()):
-        yield Measured(math.inf, 0.0, "a sequence without a token makes others NaN", program)
-    elif any(not bool(each.isfinite().all()) for each in gradients if each is not None):
-        text = "gradients are NaN where one sequence has no token (and perhaps wherever a position sees none)"
-        yield Measured(math.inf, 0.0, text, program)
+    if not bool(output[valid].isfinite().all()):
+        yield Measured(math.inf, 0.0, f"where {words}, outputs of tokens are NaN", program)
+    elif any(not bool(each.isfinite().all()) for each in gradients):
+        yield Measured(math.inf, 0.0, f"gradients are NaN where {words}", program)
     else:
         yield Measured(0.0, 0.0)

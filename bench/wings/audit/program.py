@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ...gate.change import Change
+from ...gate.subject import Change
 from .calls import Convention
 
 LOWEST = 3
@@ -57,7 +57,19 @@ def setup(
     yield from masks(call, batch, length, valid, causal)
 
 
-def masks(call: object, batch: int, length: int, valid: Tensor | None, causal: bool) -> Iterator[str]:
+def with_out(convention: Convention, call: object, batch: int, length: int, causal: bool) -> Iterator[str]:
+    """Lines that draw `inputs`, and define `out(inputs)` (batch, positions, …), for `m` or a copy of it, and `part`."""
+    yield from setup(convention, "", batch=batch, length=length)
+    axis = 2 if convention.kind == "qkv" else 1
+    yield f"inputs = ({convention.names},)"
+    yield f"part = lambda inputs, first, last: tuple(x.narrow({axis}, first, last - first) for x in inputs)"
+    yield f"def out(inputs, m=m):\n    torch.manual_seed(0); {convention.names}, = inputs; n = inputs[0].shape[{axis}]"
+    for line in masks(call, "len(inputs[0])", "n", None, causal):
+        yield "\n".join(f"    {each}" for each in line.split("\n"))
+    yield f"    return ({call}){convention.turned}"
+
+
+def masks(call: object, batch: int | str, length: int | str, valid: Tensor | None, causal: bool) -> Iterator[str]:
     """The lines that make the masks that a call names."""
     named = {name for name in ("valid", "seen", "pairs", "bias") if name in str(call)}
     if re.search(r"\b(positions|rotary)\b(?!=)", str(call)):
@@ -66,7 +78,8 @@ def masks(call: object, batch: int, length: int, valid: Tensor | None, causal: b
         yield "def rotary(size):\n    rates = 10000.0 ** -(torch.arange(0, size, 2) / size)"
         yield "    a = positions[..., None] * torch.cat((rates, rates)); return a.cos(), a.sin()"
     if named & {"valid", "pairs", "bias"}:
-        yield from assigned("valid", torch.ones(batch, length, dtype=torch.bool) if valid is None else valid)
+        everywhere = [f"valid = torch.ones({batch}, {length}, dtype=torch.bool)"]
+        yield from everywhere if valid is None else assigned("valid", valid)
     if named & {"seen", "pairs", "bias"}:
         yield f"seen = torch.ones({length}, {length}, dtype=torch.bool){'.tril()' if causal else ''}"
     if named & {"pairs", "bias"}:

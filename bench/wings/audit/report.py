@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...gate.result import Result
+from ...gate.result import Result, summary
+
+MUST_BE_DECIDED = ("future", "gradients")
+"""Findings that a true report has tried; what padding means is asked about where it is not found out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """All findings about one subject. True where nothing fails.
+    """All findings about one subject. True where nothing fails, and what must be decided is.
 
     findings: sizes are the largest movement over the output's standard deviation. convention: how the subject was
     called. question: what the audit must be told before it can judge; then no finding. building: lines of plain torch
@@ -30,16 +33,22 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """The findings that decide, such as `fails: future; not decided: padding`."""
-        unclear = ", ".join(each.property for each in self.findings if each.verdict == "asks")
-        failed = ", ".join(each.property for each in self.failures)
-        return (f"fails: {failed}" if failed else "nothing fails") + (f"; not decided: {unclear}" if unclear else "")
+        """The last line: what fails, how many hold, and what was not tried."""
+        return summary(self.findings)
+
+    @property
+    def tried_all(self) -> bool:
+        """Nothing is left that was not tried or decided."""
+        return bool(self) and all(each.verdict != "not tried" for each in self.findings)
 
     def __bool__(self) -> bool:
-        return not self.question and all(each.verdict not in ("fails", "asks") for each in self.findings)
+        untried = any(each.verdict == "not tried" and each.property in MUST_BE_DECIDED for each in self.findings)
+        unclear = any(each.verdict in ("fails", "asks") for each in self.findings)
+        return not (self.question or untried or unclear)
 
     def __str__(self) -> str:
-        return self.question or " · ".join(in_words(each) for each in self.findings if each.verdict != "n.a.")
+        said = (each for each in self.findings if each.verdict not in ("n.a.", "not tried"))
+        return self.question or " · ".join(map(in_words, said))
 
     def reproduction(self, name: str) -> Sequence[str]:
         """A program of plain torch that prints the size of the failure `name`."""

@@ -25,6 +25,9 @@ MASKS = (
 )  # fmt: skip
 """Names of an argument that may hold padding, the surest first."""
 
+LIKE_MASKS, LIKE_CACHES = re.compile(r"mask|pad|valid|keep"), re.compile(r"cache|past|state|kv|prev|memory|carry")
+"""Parts of names that other authors give to such an argument, and to one that takes a cache."""
+
 SWITCHES = ("is_causal", "causal")
 CACHES = (
     "past_key_values", "past_key_value", "layer_past", "past", "cache_params", "kv_cache", "cache", "state", "states",
@@ -62,6 +65,14 @@ def parameters_of(target: Any) -> dict[str, inspect.Parameter]:
         return dict(inspect.signature(target.forward if isinstance(target, nn.Module) else target).parameters)
     except (TypeError, ValueError):
         return {}
+
+
+def named_like(target: Any, known: tuple[str, ...], like: re.Pattern[str]) -> list[str]:
+    """The arguments of a call that are named so, the known ones first, then those whose name only looks so."""
+    found = parameters_of(target)
+    free = [name for name, each in found.items() if each.default is not each.empty and like.search(name.lower())]
+    others = {*MASKS, *CACHES, *SWITCHES, *POSITIONS, *TABLES}
+    return [name for name in known if name in found] + [name for name in free if name not in others]
 
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, is_causal: bool = False) -> None:
@@ -275,7 +286,8 @@ def _arranged(target: Any, trial: Convention) -> Convention:
         turned = replace(trial, plain=f"{_with_inputs(text, '.mT')}.mT")
         if _refuses(target, trial, inputs) and not _refuses(target, turned, inputs):
             return turned
-    base = subject(inputs)
+    # copies, since some change what they are given
+    base = subject(tuple(each.clone() for each in inputs))
     where = torch.zeros(inputs[0].shape[:-1], dtype=torch.bool)
     where[(1, 2, 3) if trial.kind == "qkv" else (1, 3)] = True
     other = tuple(torch.where(where[..., None], 3 * each + 1, each) for each in inputs)
@@ -313,3 +325,15 @@ def _refuses(target: Any, trial: Convention, inputs: Inputs) -> bool:
     except Exception:
         return True
     return output.shape[:2] != (len(inputs[0]), trial.length // 2)
+
+
+def unused_arguments(subject: ForeignSubject) -> list[str]:
+    """Arguments that may hold a tensor, and that no call of the convention names; options have other defaults."""
+    convention = subject.convention
+    called = f"{convention.plain} {convention.padded} {convention.causal}"
+    tried = {*named_like(subject.module, CACHES, LIKE_CACHES), *MASKS, *SWITCHES, *POSITIONS, *TABLES}
+    found = parameters_of(subject.module).items()
+    return [
+        name for name, each in found
+        if each.default is None and name not in tried and not re.search(rf"\b{name}\b", called)
+    ]  # fmt: skip

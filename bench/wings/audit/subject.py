@@ -13,6 +13,7 @@ of it; `bias`, 0 where `pairs` is True and the lowest number elsewhere; `causal`
 from __future__ import annotations
 
 import inspect
+import math
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -25,28 +26,35 @@ from torch import Tensor, nn
 
 from ....variants.contract import Mask
 from ...core.errors import SelectionError
-from ...gate.change import Change
+from ...gate.case import Widened
 from ...gate.result import Measured
+from ...gate.subject import Change
 from .calls import NAMES, Call, Convention, Inputs, Kind
-from .program import of_change
+from .program import of_change, with_out
 
 STILL = 1e-5
 """The part of the output's spread that a rounding may move, in float32."""
+
+SAME = 1e-4
+"""The same where two calls make the same products, perhaps in another order."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignSubject:
     """A module or function with its convention, called in one way whatever it is.
 
-    claims: it claims to be causal. dtype: of the inputs that are drawn for it.
+    claims: it claims to be causal. looks_back: it is, claimed or found. dtype: of the inputs that are drawn for it.
+    pristine: a module that no call has met, of which `fresh` makes copies.
     """
 
     module: Any
     convention: Convention
     claims: bool = False
+    looks_back: bool = False
     dtype: torch.dtype = torch.float32
+    pristine: Any = None
 
-    def __call__(self, inputs: Inputs, valid: Tensor | None = None, causal: bool = False) -> Tensor:
+    def __call__(self, inputs: Inputs, valid: Tensor | None = None, causal: bool = False, seed: int = 0) -> Tensor:
         """Output (batch, heads, positions, head_dim) of q, k, v; (batch, positions, width or vocabulary) of others.
 
         inputs: q, k, v (batch, heads, positions, head_dim); x (batch, positions, width); or ids (batch, positions).
@@ -54,24 +62,100 @@ class ForeignSubject:
         call = self.convention.call(padded=valid is not None, causal=causal)
         if not call:
             raise SelectionError("expected a call with a mask, and this subject takes none")
-        return run(call, self.module, self.convention.kind, inputs, valid, causal)
+        if self.dtype != torch.float64:
+            return run(call, self.module, self.convention.kind, inputs, valid, causal, seed)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            # what code makes or casts in a fixed precision stays as exact as all else
+            with Widened():  # type: ignore[no-untyped-call]
+                return run(call, self.module, self.convention.kind, inputs, valid, causal, seed)
+        finally:
+            torch.set_default_dtype(before)
 
     def draw(self, batch: int = 2, length: int | None = None, seed: int = 0) -> Inputs:
         """Inputs of the standard normal distribution, or tokens."""
         drawn = draw(self.convention.kind, self.convention.shape, batch, length or self.convention.length, seed)
         return tuple(each.to(self.dtype) if each.is_floating_point() else each for each in drawn)
 
+    def part(self, inputs: Inputs, first: int, last: int) -> Inputs:
+        axis = 2 if self.convention.kind == "qkv" else 1
+        return tuple(each.narrow(axis, first, last - first) for each in inputs)
+
+    def changed(self, inputs: Inputs, where: Tensor) -> Inputs:
+        """Other content at `where` (batch, positions)."""
+        return changed(self.convention.kind, inputs, where, self.convention.shape[0])
+
     def with_module(self, module: Any) -> ForeignSubject:
         return replace(self, module=module)
+
+    def fresh(self, *, training: bool = False, double: bool = False, rate: float | None = None) -> ForeignSubject:
+        """With a copy that no call has met; itself where a rate of dropout is asked for, and it has none."""
+        if not isinstance(self.module, nn.Module):
+            return self.in_float64() if double else self
+        module = deepcopy(self.module if self.pristine is None else self.pristine).train(training)
+        if rate is not None and not set_rate(module, rate):
+            return self
+        found = self.with_module(module)
+        return found.in_float64() if double else found
 
     def in_float64(self) -> ForeignSubject:
         """The same with a copy of the module in float64."""
         module = deepcopy(self.module).double() if isinstance(self.module, nn.Module) else self.module
         return replace(self, module=module, dtype=torch.float64)
 
-    def outputs(self, inputs: Inputs, valid: Tensor | None = None, causal: bool = False) -> Tensor:
-        """The outputs of a call, always (batch, positions, …)."""
-        return by_position(self(inputs, valid, causal), self.convention.kind)
+    def outputs(
+        self, inputs: Inputs, valid: Tensor | None = None, causal: bool | None = None, *, seed: int = 0
+    ) -> Tensor:
+        """The outputs of a call without gradients, always (batch, positions, …)."""
+        with torch.no_grad():
+            found = self(inputs, valid, self.claims if causal is None else causal, seed)
+        return by_position(found, self.convention.kind)
+
+    def passes(
+        self,
+        inputs: Inputs,
+        valid: Tensor | None = None,
+        arriving: Tensor | None = None,
+        causal: bool | None = None,
+        parameters: tuple[str, ...] = (),
+        only: int | None = None,
+    ) -> list[Tensor]:
+        """The outputs, and the gradients of the inputs, by position, then those of the parameters that are named.
+
+        only: the number of the one input that has a gradient; None for all.
+        """
+        with_gradient = [each.is_floating_point() and only in (None, at) for at, each in enumerate(inputs)]
+        leaves = tuple(x.detach().requires_grad_(does) for x, does in zip(inputs, with_gradient, strict=True))
+        own = dict(self.module.named_parameters()) if parameters else {}
+        wanted = [*(each for each in leaves if each.requires_grad), *(own[name] for name in parameters)]
+        with torch.enable_grad():
+            output = by_position(self(leaves, valid, self.claims if causal is None else causal), self.convention.kind)
+            if arriving is None:
+                arriving = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)).to(output)
+            found = [torch.zeros_like(each) for each in wanted]
+            if output.requires_grad:
+                found = list(torch.autograd.grad(output, wanted, arriving, allow_unused=True, materialize_grads=True))
+        few = len(wanted) - len(parameters)
+        turned = [by_position(each, self.convention.kind) for each in found[:few]]
+        return [output.detach(), *turned, *found[few:]]
+
+    def compared(
+        self, words: str, found: Tensor, expected: Tensor, *lines: str, batch: int = 2, length: int | None = None
+    ) -> Measured:
+        """The largest difference over the standard deviation of what is expected."""
+        if found.shape != expected.shape:
+            return Measured(math.inf, SAME, f"{words}: {tuple(found.shape)} for {tuple(expected.shape)}")
+        off = torch.where(found.isnan() & expected.isnan(), 0.0, (found - expected).nan_to_num(nan=torch.inf))
+        spread = expected[expected.isfinite()].std() if expected.numel() > 1 else expected.abs().max()
+        size = float(off.abs().max() / spread.clamp(min=1e-30)) if off.numel() else 0.0
+        program = self.shown(*lines, "print((a - b).abs().max() / b.std())", batch=batch, length=length)
+        return Measured(size, SAME, f"{words}, by {size:.2g}", program)
+
+    def shown(self, *lines: str, batch: int = 2, length: int | None = None) -> tuple[str, ...]:
+        """A program of plain torch: the inputs, `out(inputs)`, `part(inputs, first, last)` and then `lines`."""
+        call = self.convention.call(padded=False, causal=self.claims)
+        return (*with_out(self.convention, call, batch, length or self.length, self.claims), *lines)
 
     def moved(self, change: Change, words: str) -> Measured:
         """The largest movement over the standard deviation of all outputs; 0 where it is no more than rounding."""
@@ -93,13 +177,12 @@ class ForeignSubject:
         What becomes NaN, or is no more, moves endlessly; what is NaN both times has not moved.
         """
         before = self.draw(*change.where.shape)
-        after = changed(self.convention.kind, before, change.where, self.convention.shape[0])
+        after = self.changed(before, change.where)
         found = []
         for inputs in (before, after):
             # statistics that a module keeps in training must not pass from one call to the next
             subject = self.with_module(deepcopy(self.module).train()) if change.training else self
-            with torch.no_grad():
-                found.append(subject.outputs(inputs, change.valid, change.causal))
+            found.append(subject.outputs(inputs, change.valid, change.causal))
         base, other = found
         spread = base[change.look & base.flatten(2).isfinite().all(-1)].std().clamp(min=1e-30)
         same = (other.isnan() & base.isnan()) | (other == base)
@@ -109,6 +192,15 @@ class ForeignSubject:
     @property
     def length(self) -> int:
         return self.convention.length
+
+    @property
+    def pads(self) -> bool:
+        """Whether some call takes a mask of padding, which does something."""
+        return bool(self.convention.padded) and not self.convention.mask_ignored
+
+    @property
+    def has_inputs_of_numbers(self) -> bool:
+        return self.convention.kind != "model"
 
     @property
     def batch(self) -> int:
@@ -238,3 +330,15 @@ def redraw_zeros(module: nn.Module) -> tuple[str, ...]:
     if not zero:
         return ()
     return ("torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",)
+
+
+def set_rate(module: nn.Module, rate: float) -> bool:
+    """Sets every rate of dropout that a module holds as a number; False where it holds none."""
+    found = False
+    for each in module.modules():
+        for name, value in list(vars(each).items()):
+            number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+            if number and ("drop" in name or (name in ("p", "rate") and isinstance(value, float))):
+                setattr(each, name, rate)
+                found = True
+    return found

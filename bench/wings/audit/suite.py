@@ -14,12 +14,13 @@ from torch import nn
 
 from ...core.errors import SelectionError
 from ...core.registry import nearest
-from ...gate.result import Answers, NotJudged, Result, worst
+from ...gate import lengths, modes, traces
+from ...gate.result import Answers, NotJudged, Result, as_meant, worst
 from . import decoding, future, numerics, packing, padding
 from .calls import Call
-from .convention import recognise, says_causal
+from .convention import recognise, says_causal, sees_future
 from .report import AuditReport, raised
-from .search import Unclear
+from .search import Unclear, unused_arguments
 from .subject import ForeignSubject, redraw_zeros
 from .target import CHANGES, as_tested
 
@@ -34,10 +35,33 @@ TESTS: dict[str, Callable[[ForeignSubject], Answers]] = {
     "window": packing.window,
     "grouped heads": numerics.grouped,
     "gradients": numerics.gradients,
+    "softmax": numerics.normalised,
     "evaluation": numerics.draws,
     "half precision": numerics.half,
+    "large inputs": numerics.large,
+    "prefix": lengths.prefixes,
+    "long": lengths.late_future,
+    "each token counts": lengths.tokens_count,
+    "equal tokens": lengths.equal_tokens,
+    "inputs stay": traces.inputs_stay,
+    "nothing remembered": traces.nothing_remembered,
+    "storage": traces.storage,
+    "training": modes.training_is_evaluation,
+    "dropout": modes.dropout,
 }
 """Tests by the name of their finding; those of decoding and of torch.compile come after these."""
+
+IN_THE_GATE = {
+    "future": "causal", "padding": "padding content", "amount of padding": "padding length", "batch":
+    "batch independence", "empty rows": "masked rows", "packed rows": "packed sequences", "gradients": "gradient",
+    "evaluation": "deterministic", "large inputs": "finite", "prefix": "prefix consistency", "inputs stay":
+    "no side effects", "nothing remembered": "no state", "storage": "layout", "dropout": "dropout in training only",
+    "decoding": "decode", "compile": "compiled",
+}  # fmt: skip
+"""The names that properties of the gate have which promise the same."""
+
+SHOWN_BY = dict.fromkeys(("prefix", "long"), "future")
+"""Tests that would say once more what another has found."""
 
 NAMES = (*TESTS, "decoding", "pieces", "compile")
 
@@ -71,21 +95,28 @@ def audit_module(
             own.eval()
             building = (*building, *changes, *redraw_zeros(own))
         try:
+            pristine = deepcopy(own)
             subject = recognise(own, call=call, asks=False)
         except Unclear as question:
             return AuditReport(target=name, question=str(question), seconds=time.perf_counter() - start)
         claims = bool(subject.convention.causal) or says_causal(own) if causal is None else causal
-        subject = replace(subject, claims=claims)
+        looks_back = claims or sees_future(own, subject.convention, subject.convention.plain) is False
+        subject = replace(subject, claims=claims, looks_back=looks_back, pristine=pristine)
         tests = TESTS | decoding.tests(subject) | {"compile": partial(numerics.compiled, backend=compile)}
-        findings = [examined(each, test, subject) for each, test in tests.items()]
-    meant = {*by_design, *(["future"] if causal is False else ())}
-    for at, found in enumerate(findings):
-        if found.property in meant and found.verdict in ("fails", "asks"):
-            findings[at] = replace(found, verdict="by design")
+        findings: dict[str, Result] = {}
+        for each, test in tests.items():
+            cause = SHOWN_BY.get(each)
+            if cause and findings[cause].verdict == "fails":
+                findings[each] = Result.of(each, NotJudged(f"{cause} fails"))
+            else:
+                findings[each] = examined(each, test, subject)
+        if idle := unused_arguments(subject):
+            text = f"nothing is known of {', '.join(idle)}; a call that names them: --call"
+            findings["arguments"] = Result.of("arguments", NotJudged(text, verdict="not tried"))
     return AuditReport(
         target=name,
         convention=" · ".join((str(subject.convention), *(CHANGES[line] for line in changes))),
-        findings=tuple(findings),
+        findings=tuple(as_meant(findings.values(), {*by_design, *(["future"] if causal is False else ())})),
         building=building,
         seconds=time.perf_counter() - start,
     )

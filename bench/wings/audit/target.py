@@ -11,6 +11,7 @@ import inspect
 import math
 import sys
 import typing
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -154,6 +155,7 @@ def _arguments(
     target: Any, name: str, shape: AttentionShape, given: dict[str, Any], usual: dict[str, Any] | None
 ) -> dict[str, Any]:
     accepted = accepted_by(target)
+    given = {own_name(accepted, key): value for key, value in given.items()}
     holders = [each for each, p in accepted.items() if each in CONFIGS and p.default is p.empty and each not in given]
     kinds = {each: kind_of_settings(target, each) for each in holders}
     fields = {each: {key: v for key, v in given.items() if key in accepted_by(kinds[each])} for each in holders}
@@ -178,6 +180,12 @@ def _arguments(
                 f"{name} needs {each!r}, which nothing tells; say it: {name}[{each}=…], or {factory(name)}"
             )
     return arguments
+
+
+def own_name(accepted: Collection[str], name: str) -> str:
+    """The name that a constructor has for what `name` means: `num_heads` where it is asked for `heads`."""
+    same = [each for each in accepted if name in ATTRIBUTE and ATTRIBUTE.get(each) == ATTRIBUTE[name]]
+    return same[0] if name not in accepted and len(same) == 1 else name
 
 
 def factory(name: str) -> str:

@@ -290,7 +290,7 @@ def test_check_prints_a_table_and_succeeds_on_a_green_variant(plugins: None, one
     result = invoke("windowed[width=5]")
     assert result.exit_code == 0, result.output
     assert "windowed[width=5]: " in result.output
-    assert " 0 fail" in result.output
+    assert "fails: nothing" in result.output
     for item in PROPERTIES:
         assert item.name in result.output
 
@@ -299,7 +299,7 @@ def test_check_names_what_is_red_and_exits_with_one(plugins: None, one_way: None
     result = invoke("leaky")
     assert result.exit_code == 1
     summary = result.output.strip().split("\n")[-1]
-    assert "red: " in summary
+    assert "fails: " in summary
     assert "padding content" in summary
     assert "padding length" in summary
 

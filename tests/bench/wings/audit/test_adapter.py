@@ -214,7 +214,8 @@ def test_a_layer_gets_its_sizes_from_the_shape_and_computes_what_it_is() -> None
 def test_parameters_are_those_of_the_constructor_and_win_over_the_shape() -> None:
     found = as_variant(Both, "mine.py:Both")
     kinds = {name: parameter.kind for name, parameter in parameters(found).items()}
-    assert kinds == {"d_model": int, "nhead": int, "dropout": float, "causal": bool, "leak": float, "call": str}
+    own = {"d_model": int, "nhead": int, "dropout": float, "causal": bool, "leak": float, "call": str}
+    assert kinds == own | {"dim": int, "heads": int}
     assert found(SHAPE, nhead=4).module.inner.num_heads == 4
     with pytest.raises(Unsupported, match="states of width 32, and here the width is 16"):
         found(SHAPE, d_model=32)
@@ -418,7 +419,7 @@ def test_padding_behind_all_tokens_needs_no_argument_where_nothing_looks_ahead()
     found = variant(heads, heads, heads, Mask(valid, causal=True), x).transpose(1, 2).flatten(2)
     torch.testing.assert_close(found[1:, :5], variant.module(x[1:, :5]))
     for mask in (Mask(valid.flip(1), causal=True), Mask(valid)):
-        with pytest.raises(Unsupported, match="padding stands before tokens"):
+        with pytest.raises(Unsupported, match="no argument that keeps padding out"):
             variant(heads, heads, heads, mask, x)
 
 

@@ -1,0 +1,166 @@
+"""Lengths: one token, what no block divides, and more than blocks and chunks usually hold.
+
+Sees a last block that is dropped or filled with zero keys, a carried state that loses tokens, and a leak that begins
+late. Cannot see such a fault in a layer that refuses these lengths, nor a lost token where a pattern leaves out tokens
+by design: then a token alone between others that are seen is no fault.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from time import process_time
+
+import torch
+from torch import Tensor
+
+from .result import Answers, Measured, NotJudged
+from .subject import Subject, future
+
+BLOCK = 128
+"""A multiple of the usual blocks, up to that of tiles."""
+ODD = (1, 2, 3, 31, 33, 43, 63, 65, 95, 100, 127, 129)
+"""Lengths that no block divides, and one past a block."""
+LONG, EDGES = 1100, (130, 257, 513, 640, 1025, 1099)
+"""A length beyond the usual chunks and blocks, and places behind their ends."""
+SLOW_SECONDS = 0.2
+LAST = 8
+"""Rows whose inputs are looked for."""
+MOST_HOLES, MOST_LOST = 0.1, 0.6
+"""The share of tokens that a fault may lose, of what looks back and of others: a pattern by design leaves out more."""
+
+
+def prefixes(subject: Subject, lengths: tuple[int, ...] = ODD) -> Answers:
+    """the outputs of the first tokens are those that these tokens have alone"""
+    if not subject.looks_back:
+        yield NotJudged("outputs depend on later tokens")
+        return
+    inputs, refused = subject.draw(1, max(lengths)), 0
+    try:
+        whole = subject.outputs(inputs)
+    except Exception:
+        yield NotJudged(f"it takes no {max(lengths)} tokens")
+        return
+    for cut in lengths:
+        try:
+            found = subject.outputs(subject.part(inputs, 0, cut))
+        except Exception:
+            # of blocks alone
+            refused += 1
+            continue
+        words = f"the first {cut} of {max(lengths)} tokens have other outputs alone"
+        lines = f"a, b = out(part(inputs, 0, {cut})), out(inputs)[:, :{cut}]"
+        yield subject.compared(words, found, whole[:, :cut], lines, batch=1, length=max(lengths))
+    if refused == len(lengths):
+        yield NotJudged("it takes no number of tokens that is not a multiple of its blocks", verdict="not tried")
+
+
+def late_future(subject: Subject) -> Answers:
+    """with more tokens than a block or a chunk holds, later ones still move no earlier output"""
+    if not subject.looks_back:
+        yield NotJudged("outputs depend on later tokens")
+        return
+    if not (lengths := _long(subject)):
+        yield NotJudged(f"it takes no {LONG} tokens", verdict="not tried")
+        return
+    inputs, start = subject.draw(1, lengths[0]), process_time()
+    base = subject.outputs(inputs)
+    # some loop over positions
+    cuts = EDGES if process_time() - start < SLOW_SECONDS else EDGES[-1:]
+    for cut in cuts:
+        words = f"of {lengths[0]} tokens those from {cut} on move earlier outputs"
+        other = subject.changed(inputs, (torch.arange(lengths[0]) >= cut)[None])
+        found = subject.compared(words, subject.outputs(other)[:, :cut], base[:, :cut])
+        # only here the whole proof, in float64 and with a program
+        yield found if found.value <= found.allowed else future(subject, cut, words, length=lengths[0])
+
+
+def tokens_count(subject: Subject) -> Answers:
+    """every token has an influence on some other output, at whatever place it stands"""
+    if not subject.has_inputs_of_numbers:
+        yield NotJudged("tokens have no gradients")
+        return
+    lengths = _long(subject) if subject.looks_back else taken(subject, (43, 100))
+    for length in lengths:
+        unseen = _unseen(subject, length)
+        lost = unseen.all(0)
+        share, others = float(lost.double().mean()), int((unseen & ~lost).sum())
+        if share > (MOST_HOLES if subject.looks_back else MOST_LOST) or others > int(lost.sum()):
+            # a pattern by design, or a choice by content, which is another in each sequence
+            yield NotJudged("its pattern leaves out tokens")
+            continue
+        at = lost.nonzero().flatten().tolist()
+        words = f"{len(at)} of {length} tokens move no other output: {', '.join(map(str, at[:3]))} …" if at else ""
+        rows = f"[:, -{LAST}:]" if subject.looks_back else ""
+        lines = (
+            "grads = torch.autograd.grad(out([x.requires_grad_() for x in inputs])" + rows + ".square().sum(), inputs)",
+            f"print([part(grads, at, at + 1)[-1].abs().max() for at in {at[:3]}])",
+        )
+        yield Measured(len(at), 0.0, words, subject.shown(*lines, batch=2, length=length))
+    if not lengths:
+        yield NotJudged(f"it takes no {LONG if subject.looks_back else 43} tokens", verdict="not tried")
+
+
+def equal_tokens(subject: Subject) -> Answers:
+    """where equal tokens give one output at whole blocks, they do at every other length"""
+    one = subject.draw(1, 1)
+
+    def output(length: int) -> Tensor:
+        return subject.outputs(tuple(each.expand(*_repeated(subject, each, length)) for each in one))[0]
+
+    try:
+        base = output(BLOCK)
+        steady = subject.compared("", output(BLOCK // 2), base[: BLOCK // 2])
+        level = subject.compared("", base, base[:1].expand_as(base))
+    except Exception:
+        yield NotJudged(f"it takes no {BLOCK} tokens", verdict="not tried")
+        return
+    if max(steady.value, level.value) > steady.allowed:
+        yield NotJudged("equal tokens have different outputs by its positions, or by their number")
+        return
+    for length in taken(subject, ODD):
+        words = f"{length} equal tokens have other outputs than {BLOCK} of them, as zero keys in a tail have"
+        lines = (
+            "many = lambda n: [x[..., :1, :].expand(*x.shape[:-2], n, x.shape[-1]) for x in inputs]",
+            f"a, b = out(many({length})), out(many({BLOCK}))",
+            "b = b[:, :1].expand_as(a)",
+        )
+        yield subject.compared(
+            words, output(length), base[:1].expand(length, *base.shape[1:]), *lines, batch=1, length=1
+        )
+
+
+def _repeated(subject: Subject, one: Tensor, length: int) -> tuple[int, ...]:
+    return (*one.shape[:-2], length, one.shape[-1]) if subject.has_inputs_of_numbers else (1, length)
+
+
+def taken(subject: Subject, lengths: tuple[int, ...]) -> list[int]:
+    """The lengths that it takes: a layer of blocks takes whole blocks alone."""
+    found = []
+    for length in lengths:
+        with suppress(Exception):
+            subject.outputs(subject.draw(1, length))
+            found.append(length)
+    return found
+
+
+def _long(subject: Subject) -> list[int]:
+    """The length beyond the usual blocks that it takes: one that no block divides, or whole blocks."""
+    return taken(subject, (LONG,)) or taken(subject, (9 * BLOCK,))
+
+
+def _unseen(subject: Subject, length: int) -> Tensor:
+    """True at tokens (sequences, positions) that move no output of other rows: of the last ones, or of half of them."""
+    inputs, at = subject.draw(2, length), torch.arange(length)
+    like, unseen = subject.outputs(inputs), torch.ones(2, length, dtype=torch.bool)
+    drawn = torch.randn(like.shape, generator=torch.Generator().manual_seed(9)).to(like)
+    halves = [(at // size) % 2 == odd for size in (1, 2, 7) for odd in (0, 1)]
+    for rows in [at >= length - LAST] if subject.looks_back else halves:
+        arriving = drawn * rows.reshape(-1, *[1] * (like.ndim - 2))
+        found = subject.passes(inputs, None, arriving)[1:]
+        reached = torch.stack([each.flatten(2).abs().amax(-1) > 0 for each in found]).any(0)
+        unseen &= ~reached | rows
+    if subject.looks_back:
+        unseen[:, length - LAST :] = False
+        # a window forgets what is old
+        unseen &= unseen.logical_not().cumsum(1) > 0
+    return unseen

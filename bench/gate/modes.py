@@ -1,0 +1,108 @@
+"""Modes: training, dropout and half precision are the same function as evaluation in float32, but for what they say."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .case import Case, Inputs, RunSetting
+from .result import Answers, Measured, NotJudged
+from .subject import Subject, Tensors
+
+RATE, RATES = 0.5, (0.3, 0.6)
+"""A rate of dropout that shows it, and two that tell a wrong rate: neither half, where a swap would go unseen."""
+NEARLY_ALL = 0.9999
+DRAWN = 4096
+"""Sequences of one or two tokens, of which dropout takes a share."""
+MOST_PATTERNS = 256
+"""Outputs of one token in training, where weights are dropped: two to the power of its heads."""
+
+
+def training_is_evaluation(subject: Subject) -> Answers:
+    """without draws, training gives what evaluation gives"""
+    inputs = subject.draw()
+    for rate in (None, 0.0):
+        try:
+            found = [subject.fresh(training=True, rate=rate).outputs(inputs) for _ in range(2)]
+        except Exception as error:
+            yield NotJudged(f"raises {type(error).__name__} in training", verdict="not tried")
+            return
+        # with the same seed, so that draws differ by their place alone
+        again = subject.fresh(training=True, rate=rate).outputs(inputs, seed=1)
+        if torch.equal(found[0], again):
+            lines = "import copy; a, b = out(inputs, copy.deepcopy(m).train()), out(inputs)"
+            yield subject.compared("in training outputs are others", found[0], subject.outputs(inputs), lines)
+            return
+    yield NotJudged("it draws numbers in training", verdict="not tried")
+
+
+def dropout(subject: Subject) -> Answers:
+    """a rate of dropout leaves evaluation as it is, and in training takes that share of the weights, one by one"""
+    inputs = subject.draw()
+    dropping = subject.fresh(rate=RATE)
+    if dropping is subject:
+        yield NotJudged("no rate of dropout found")
+        return
+    lines = f"a, b = out(inputs, with_rate({RATE})), out(inputs)"
+    words = f"evaluation is another with dropout of {RATE}"
+    for seed in (0, 1):
+        yield subject.compared(words, dropping.outputs(inputs, seed=seed), subject.outputs(inputs), lines)
+    for rate in RATES:
+        yield from _shares(subject, rate)
+
+
+def _shares(subject: Subject | _Rated, rate: float) -> Answers:
+    """How often all weights of a row are kept, and how often none is; nothing where single numbers are dropped."""
+    # One token has one weight in each head: a draw keeps it, larger, or not. Nearly all are dropped at the last rate.
+    [empty], [kept] = _rows(subject, 1, NEARLY_ALL)[:1], _rows(subject, 1, None)[:1]
+    rows = _rows(subject, 1, rate)
+    size = float((kept - empty).abs().max())
+    patterns = len((rows / max(size, 1e-30) * 1e3).round().unique(dim=0))
+    if not 1 < patterns <= MOST_PATTERNS or not size:
+        return
+
+    def share(rows: Tensor, row: Tensor) -> float:
+        return float(((rows - row).abs().amax(-1) < 1e-3 * size).double().mean())
+
+    all_kept, none_kept = share(rows, empty + (kept - empty) / (1 - rate)), share(rows, empty)
+    heads = max(1, round(math.log(all_kept) / math.log(1 - rate))) if all_kept else 1
+    words = f"at a rate of {rate} a row keeps all weights, 1 / (1 - rate) as large, in {all_kept:.1%} of draws"
+    for found, expected in ((all_kept, (1 - rate) ** heads), (none_kept, rate**heads)):
+        allowed = 5 * math.sqrt(expected * (1 - expected) / DRAWN) + 1e-3
+        yield Measured(abs(found - expected), allowed, f"{words}, and none in {none_kept:.1%}: another rate")
+    if heads > 1:
+        together = share(_rows(subject, 2, rate), empty)
+        words = f"at a rate of {rate} both weights of a row of two are dropped in {together:.1%} of draws"
+        yield Measured(together, 3 * rate ** (2 * heads) + 5e-3, f"{words}: whole heads are dropped")
+
+
+def _rows(subject: Subject | _Rated, length: int, rate: float | None) -> Tensor:
+    """Last rows (sequences, all numbers) of one sequence in training, each with its own draws; evaluation for None."""
+    inputs = tuple(each.expand(DRAWN, *each.shape[1:]) for each in subject.draw(1, length, 3))
+    used = subject if rate is None else subject.fresh(training=True, rate=rate)
+    return used.outputs(inputs)[:, -1].flatten(1)
+
+
+class _Rated:
+    """A Case of a variant as the Subject of shares of dropout."""
+
+    def __init__(self, case: Case):
+        self.case = case
+
+    def draw(self, batch: int, length: int, seed: int) -> Tensors:
+        return tuple(self.case.inputs(length, batch=batch, salt=seed))
+
+    def outputs(self, inputs: Tensors) -> Tensor:
+        return self.case.run(Inputs(*inputs)).transpose(1, 2)
+
+    def fresh(self, *, training: bool, rate: float) -> _Rated:
+        setting = RunSetting(self.case.length, self.case.batch, "training" if training else "usual")
+        return _Rated(self.case.rebuilt(dropout=rate, setting=setting))
+
+
+def dropout_share(case: Case) -> Answers:
+    """a rate of dropout takes that share of single weights, each by itself"""
+    for rate in RATES:
+        yield from _shares(_Rated(case), rate)

@@ -1,0 +1,74 @@
+"""Traces: a call depends on its numbers alone, and leaves nothing behind, neither in its inputs nor for later calls."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import torch
+
+from .result import Answers, Measured, NotJudged
+from .subject import Subject, Tensors
+
+
+def inputs_stay(subject: Subject) -> Answers:
+    """a call changes no input, and an output is another tensor than the inputs and later outputs"""
+    inputs = subject.draw()
+    kept = [each.clone() for each in inputs]
+    first = subject.outputs(inputs)
+    held = first.clone()
+    changed = sum(not torch.equal(one, other) for one, other in zip(inputs, kept, strict=True))
+    lines = ("kept = [x.clone() for x in inputs]; out(inputs)",)
+    lines += ("print(sum(not torch.equal(x, y) for x, y in zip(inputs, kept)))",)
+    yield Measured(float(changed), 0.0, f"a call changes {changed} of its inputs", subject.shown(*lines))
+    subject.outputs(subject.draw(seed=4))
+    lines = ("a = out(inputs); b = a.clone(); out([x.roll(1, 0) for x in inputs])",)
+    yield subject.compared("a call changes the output of the one before", first, held, *lines)
+
+
+def nothing_remembered(subject: Subject) -> Answers:
+    """outputs are those of a copy that no call has met, after calls with other numbers, lengths and batches"""
+    used, inputs = subject.fresh(), subject.draw(seed=5)
+    for batch, length in ((3, None), (1, 9), (2, 2 * subject.length), (2, None)):
+        # some lengths are refused, as by layers of blocks
+        with suppress(Exception):
+            used.outputs(subject.draw(batch, length))
+    lines = (
+        "import copy; n = copy.deepcopy(m)",
+        "out([x.roll(1, 0) for x in inputs]); a, b = out(inputs), out(inputs, n)",
+    )
+    words = "after other calls outputs are others than those of a new copy"
+    yield subject.compared(words, used.outputs(inputs), subject.fresh().outputs(inputs), *lines)
+
+
+def storage(subject: Subject) -> Answers:
+    """outputs and gradients do not depend on how inputs, or the gradient that arrives, lie in memory"""
+    inputs = subject.draw()
+    expected = subject.outputs(inputs)
+    try:
+        found = subject.outputs(_turned(inputs))
+    except Exception as error:
+        yield NotJudged(f"raises {type(error).__name__} for inputs that are not contiguous", verdict="not tried")
+    else:
+        lines = "a, b = out([x.transpose(0, 1).contiguous().transpose(0, 1) for x in inputs]), out(inputs)"
+        yield subject.compared("inputs that are not contiguous have other outputs", found, expected, lines)
+    if not subject.has_inputs_of_numbers:
+        return
+    drawn = torch.randn(expected.shape, generator=torch.Generator().manual_seed(7)).to(expected)
+    [turned], summed = _turned((drawn,)), expected.new_ones(()).expand(expected.shape)
+    for words, one, other, line in (
+        ("a gradient that is not contiguous gives", turned, drawn, "w.transpose(0, 1).contiguous().transpose(0, 1)"),
+        ("the gradient of a sum gives", summed, summed.contiguous(), "w.new_ones(()).expand(w.shape)"),
+    ):
+        lines = (
+            f"w = torch.randn(out(inputs).shape, generator=g); v = {line}; w = v.contiguous()",
+            "inputs = [x.requires_grad_() for x in inputs]",
+            "a, b = [torch.autograd.grad(out(inputs), inputs, y)[-1] for y in (v, w)]",
+        )
+        pairs = zip(subject.passes(inputs, None, one)[1:], subject.passes(inputs, None, other)[1:], strict=True)
+        for found, expected in pairs:
+            yield subject.compared(f"{words} other gradients of the inputs", found, expected, *lines)
+
+
+def _turned(inputs: Tensors) -> Tensors:
+    """The same numbers, laid out in memory with the first two axes in another order."""
+    return tuple(each.transpose(0, 1).contiguous().transpose(0, 1) for each in inputs)

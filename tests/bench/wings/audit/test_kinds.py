@@ -1,0 +1,389 @@
+"""Faults of every kind that strangers reported or planted, each beside a right layer that differs in nothing else."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attnbench.bench.wings.audit.suite import IN_THE_GATE, audit_module
+
+
+class Layer(nn.Module):
+    """Attention of four heads without positions; `causal` says whether it looks back alone."""
+
+    causal = True
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.projections, self.output = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.joined(self.mixed(*self.split(x)))
+
+    def split(self, x):
+        return self.projections(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+
+    def joined(self, mixed):
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def mixed(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+
+
+def weights(q, k):
+    late = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
+    return (q @ k.mT * 8**-0.5).masked_fill(late, -1e30).softmax(-1)
+
+
+class Encoder(Layer):
+    causal = False
+
+
+class ViewedHeads(Layer):
+    """Heads are cut from rows of positions, without a transposition."""
+
+    def split(self, x):
+        return (each.reshape(len(x), 4, -1, 8) for each in self.projections(x).chunk(3, -1))
+
+    def joined(self, mixed):
+        return self.output(mixed.reshape(len(mixed), -1, 32))
+
+
+class ViewedHeadsOfEncoder(ViewedHeads):
+    causal = False
+
+
+class DroppedLastBlock(Layer):
+    def mixed(self, q, k, v):
+        whole = q.shape[2] // 16 * 16
+        few = super().mixed(*(each[:, :, :whole] for each in (q, k, v)))
+        return torch.cat([few, torch.zeros_like(q[:, :, whole:])], 2)
+
+
+class DroppedLastKeys(Encoder):
+    def mixed(self, q, k, v):
+        whole = max(16, k.shape[2] // 16 * 16)
+        return super().mixed(q, k[:, :, :whole], v[:, :, :whole])
+
+
+class ZeroKeys(Encoder):
+    """Keys of zeros fill up a multiple of 64, and take part."""
+
+    def mixed(self, q, k, v):
+        more = -k.shape[2] % 64
+        return super().mixed(q, F.pad(k, (0, 0, 0, more)), F.pad(v, (0, 0, 0, more)))
+
+
+class WrongAlone(Encoder):
+    def mixed(self, q, k, v):
+        return q if q.shape[2] == 1 else super().mixed(q, k, v)
+
+
+class LateLeak(Layer):
+    """Beyond 512 tokens each sees the next."""
+
+    def mixed(self, q, k, v):
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+        seen[512:] |= torch.ones_like(seen).tril(1)[512:]
+        return F.scaled_dot_product_attention(q, k, v, seen)
+
+
+class Chunked(Layer):
+    """Linear attention in chunks of 64 whose carried state has all keys."""
+
+    lost = 0
+
+    def mixed(self, q, k, v):
+        q, k, v = q.sigmoid(), k.sigmoid(), torch.cat([v, torch.ones_like(v[..., :1])], -1)
+        state, found = q.new_zeros(len(q), 4, 8, 9), []
+        for chunk in zip(*(each.split(64, 2) for each in (q, k, v)), strict=True):
+            one, other, values = chunk
+            found.append((one @ other.mT).tril() @ values + one @ state)
+            kept = other.shape[2] - self.lost
+            state = state + other[:, :, :kept].mT @ values[:, :, :kept]
+        sums = torch.cat(found, 2)
+        return sums[..., :-1] / sums[..., -1:]
+
+
+class ChunkedLosesLast(Chunked):
+    lost = 1
+
+
+class ChangesInput(Layer):
+    def forward(self, x):
+        return super().forward(x.mul_(1.01))
+
+
+class Remembers(Layer):
+    """The values of the first call of a shape stay."""
+
+    first = None
+
+    def mixed(self, q, k, v):
+        if self.first is None or self.first.shape != v.shape:
+            self.first = v.detach()
+        return super().mixed(q, k, (v + self.first) / 2)
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, arriving):
+        # as a kernel that takes a pointer and no strides
+        flat = torch.as_strided(arriving, (arriving.numel(),), (1,)) if arriving.stride(-1) else arriving.flatten()
+        return 2 * flat.reshape(arriving.shape)
+
+
+class GradientAsContiguous(Layer):
+    def joined(self, mixed):
+        return _Doubled.apply(super().joined(mixed))
+
+
+class OtherInTraining(Layer):
+    def mixed(self, q, k, v):
+        return super().mixed(q, k, v) if not self.training else (weights(q, k) ** 2) @ v
+
+
+class DetachedKeys(Layer):
+    def mixed(self, q, k, v):
+        return super().mixed(q, k.detach(), v)
+
+
+class Rounded(Layer):
+    """Outputs in float32 whatever comes in."""
+
+    def joined(self, mixed):
+        return super().joined(mixed).float()
+
+
+class Overflows(Layer):
+    """No maximum is subtracted."""
+
+    def mixed(self, q, k, v):
+        exps = (q @ k.mT * 8**-0.5).exp().tril()
+        return exps / exps.sum(-1, keepdim=True) @ v
+
+
+class OverHeads(Encoder):
+    def mixed(self, q, k, v):
+        return (q @ k.mT * 8**-0.5).softmax(1) @ v
+
+
+class OverQueries(Encoder):
+    def mixed(self, q, k, v):
+        return (q @ k.mT * 8**-0.5).softmax(-2) @ v
+
+
+class Dropping(Layer):
+    """Dropout of single weights, off by default."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.dropout = dropout
+
+    def mixed(self, q, k, v):
+        return F.dropout(weights(q, k), self.dropout, self.training) @ v
+
+
+class DropsInEvaluation(Dropping):
+    def mixed(self, q, k, v):
+        return F.dropout(weights(q, k), self.dropout, True) @ v
+
+
+class DropsHalf(Dropping):
+    def mixed(self, q, k, v):
+        return F.dropout(weights(q, k), self.dropout / 2, self.training) @ v
+
+
+class DropsHeads(Dropping):
+    def mixed(self, q, k, v):
+        heads = F.dropout(q.new_ones(len(q), 4, 1, 1), self.dropout, self.training)
+        return weights(q, k) * heads @ v
+
+
+class DropsWithoutScale(Dropping):
+    def mixed(self, q, k, v):
+        kept = torch.rand(len(q), 4, q.shape[2], k.shape[2]) >= (self.dropout if self.training else 0)
+        return weights(q, k) * kept @ v
+
+
+class Padded(Encoder):
+    """A mask of padding under a name of its own."""
+
+    def forward(self, x, pad_mask=None):
+        q, k, v = self.split(x)
+        return self.joined(F.scaled_dot_product_attention(q, k, v, None if pad_mask is None else self.seen(pad_mask)))
+
+    def seen(self, mask):
+        return mask[:, None, None]
+
+
+class PaddedQueries(Padded):
+    def seen(self, mask):
+        return torch.where(mask[:, None, :, None], 0.0, -1e4).expand(-1, 1, -1, mask.shape[1])
+
+
+class PaddedNotCompiled(Padded):
+    def seen(self, mask):
+        return super().seen(mask | torch.compiler.is_compiling())
+
+
+class Windowed(Layer):
+    """A window of eight that is kept under a name of one letter; rows without a key are NaN."""
+
+    reach, lowest = 8, -1e30
+
+    def __init__(self, window_size=8):
+        super().__init__()
+        self.w = window_size
+
+    def forward(self, x, att_mask=None):
+        q, k, v = self.split(x)
+        pairs = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril().triu(1 - self.reach)
+        pairs = pairs if att_mask is None else pairs & att_mask[:, None, None]
+        return self.joined((q @ k.mT).masked_fill(~pairs, self.lowest).softmax(-1) @ v)
+
+
+class WindowOf24(Windowed):
+    reach = 24
+
+
+class WindowWithoutNumbers(Windowed):
+    lowest = -torch.inf
+
+
+class Cached(Layer):
+    """A cache under a name of its own."""
+
+    later = True
+
+    def forward(self, x, cached_kv=None):
+        q, k, v = self.split(x)
+        if cached_kv is not None:
+            k, v = torch.cat([cached_kv[0], k], 2), torch.cat([cached_kv[1], v], 2)
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        if cached_kv is not None and not self.later:
+            seen[:] = True
+        return self.joined(F.scaled_dot_product_attention(q, k, v, seen)), (k, v)
+
+
+class CachedWithoutMask(Cached):
+    """Later pieces of several tokens see all of the piece."""
+
+    later = False
+
+
+RIGHT = [Layer, Encoder, Chunked, Dropping, Padded, Windowed, Cached]
+
+FAULTS = [
+    (ViewedHeads, "prefix"),
+    (ViewedHeadsOfEncoder, "equal tokens"),
+    (DroppedLastBlock, "prefix"),
+    (DroppedLastKeys, "each token counts"),
+    (ZeroKeys, "equal tokens"),
+    (WrongAlone, "equal tokens"),
+    (LateLeak, "long"),
+    (ChunkedLosesLast, "each token counts"),
+    (ChangesInput, "inputs stay"),
+    (Remembers, "nothing remembered"),
+    (GradientAsContiguous, "storage"),
+    (OtherInTraining, "training"),
+    (DetachedKeys, "gradients"),
+    (Rounded, "half precision"),
+    (Overflows, "large inputs"),
+    (OverHeads, "softmax"),
+    (OverQueries, "softmax"),
+    (DropsInEvaluation, "dropout"),
+    (DropsHalf, "dropout"),
+    (DropsHeads, "dropout"),
+    (DropsWithoutScale, "dropout"),
+    (PaddedQueries, "padding"),
+    (PaddedNotCompiled, "compile"),
+    (WindowOf24, "window"),
+    (WindowWithoutNumbers, "empty rows"),
+    (CachedWithoutMask, "pieces"),
+]
+
+
+def named(each):
+    return getattr(each, "__name__", None)
+
+
+@pytest.mark.parametrize(("kind", "name"), FAULTS, ids=named)
+def test_a_fault_is_found_by_the_property_of_its_kind(kind, name):
+    report = audit_module(kind(), compile="aot_eager" if name == "compile" else "")
+    assert name in [each.property for each in report.failures], str(report)
+
+
+@pytest.mark.parametrize("kind", RIGHT, ids=named)
+def test_the_right_form_raises_no_alarm(kind):
+    report = audit_module(kind(), compile="")
+    assert report, str(report)
+
+
+def test_the_last_line_says_what_was_not_tried():
+    report = audit_module(Layer(), compile="")
+    parts = report.verdict.split(" · ")
+    assert parts[0] == "fails: nothing" and parts[1].startswith("holds: 1")
+    assert parts[2].startswith("not tried: padding (no mask found; if it takes one: --call)")
+    assert report and not report.tried_all
+    assert audit_module(Cached(), call="m(x)[0]", compile="").findings
+
+
+def test_a_module_that_looks_mostly_back_is_asked_what_it_claims():
+    class Leaking(Layer):
+        """The normaliser of linear attention sums all keys."""
+
+        causal = None
+
+        def mixed(self, q, k, v):
+            q, k = q.sigmoid(), k.sigmoid()
+            return (q @ k.mT).tril() @ v / (q * k.sum(2, keepdim=True)).sum(-1, keepdim=True)
+
+    report = audit_module(Leaking(), compile="")
+    assert not report and not report.failures and "not decided: future" in report.verdict
+    assert "future" in [each.property for each in audit_module(Leaking(), causal=True, compile="").failures]
+    assert audit_module(Leaking(), causal=False, compile="")
+
+
+def test_names_of_the_audit_for_properties_of_the_gate_are_those_of_the_gate():
+    from attnbench.bench.gate import PROPERTIES
+
+    assert set(IN_THE_GATE.values()) <= {each.name for each in PROPERTIES}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(OtherInTraining, "training"), (LateLeak, "long"), (CachedWithoutMask, "pieces"), (DropsHalf, "dropout")],
+    ids=named,
+)
+def test_check_sees_what_the_audit_sees(kind, name, monkeypatch):
+    import attnbench
+    from attnbench.bench.gate import report as gate_report
+
+    monkeypatch.setattr(gate_report, "examine", lambda variant, shape: [])
+    found = attnbench.check(kind())
+    assert IN_THE_GATE.get(name, name) in [each.property for each in found.failures], str(found)
+    assert attnbench.check(kind(), by_design=[IN_THE_GATE.get(name, name)])
+
+
+def test_check_asks_what_a_module_claims_and_takes_an_answer(monkeypatch):
+    import attnbench
+    from attnbench.bench.gate import report as gate_report
+
+    class OneAhead(Layer):
+        causal = None
+
+        def mixed(self, q, k, v):
+            seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(1)
+            return F.scaled_dot_product_attention(q, k, v, seen)
+
+    monkeypatch.setattr(gate_report, "examine", lambda variant, shape: [])
+    assert attnbench.check(OneAhead()).undecided == ("causal",)
+    assert attnbench.check(OneAhead(), causal=True).failures[0].property == "causal"
+    accepted = attnbench.check(OneAhead(), causal=False)
+    assert accepted and not accepted.undecided
