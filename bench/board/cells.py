@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from ..core.metrics import Interval, Metric
+from ..score.contrasts import Contrast
 from ..stats.format import point, speed
 from ..stats.intervals import Estimate, Share
 from ..stats.scoring import ratio
@@ -86,6 +87,14 @@ def difference_cell(metric: Metric, advantage: Interval, suffix: str = "") -> Ta
     """A difference in a metric, in its points and with the sign of the metric itself."""
     brief, bare = metric.gap_in_brief(advantage) + suffix, metric.signed(advantage.value) + suffix
     return interval_cell(metric.difference(advantage), metric.gap(advantage) + suffix, brief, bare=bare)
+
+
+def contrast_cell(contrast: Contrast, suffix: str = "") -> TableCell:
+    """The difference of two variants; without an interval where only the shares that learned are tested."""
+    if not contrast.by_shares:
+        return difference_cell(contrast.metric, contrast.interval, suffix)
+    points = contrast.metric.difference(contrast.interval).value
+    return TableCell(text=contrast.metric.signed(contrast.advantage.value) + suffix, value=points)
 
 
 def ratio_cell(cost: Estimate, note: str = "") -> TableCell:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count as count_from
 
 from ..core.cell import LEAST_SEEDS
 from ..core.errors import SelectionError
@@ -19,6 +20,7 @@ from ..stats.format import counted, in_a_line, listed, memory, speed
 from ..stats.intervals import MOST_SEEDS, POWER
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import CAP, Verdict, capped, ratio
+from ..stats.shares import least_difference
 from ..store.table import ResultTable
 from .length_board import MODES
 from .timings import Timings
@@ -176,10 +178,21 @@ def _quality(one: str, other: str, where: str, contrasts: Contrasts, margin: flo
     paired = all(scores[name].keeps_examples for name in (one, other))
     unpaired = "" if paired else ", examples not paired" if metric.is_share else ", examples not resampled"
     judged = contrast.verdict(margin / metric.points)
+    sentence = _verdict_sentence(contrast, judged, metric.margin_words(margin))
+    if contrast.by_shares:
+        counts = " and ".join(
+            f"{name} at {share.learned} of {share.trained} seeds"
+            for name, share in zip((one, other), contrast.shares, strict=True)
+        )
+        all_seeds = (
+            f"{where}: {difference} {unit}{direction}, the mean over all seeds; {counts} learned, and only these "
+            f"counts are tested, corrected for {contrast.pairs} pairs. {sentence}"
+        )
+        return _Quality(sentences=(all_seeds, power_sentence(contrast, margin)), verdict=judged, pairs=contrast.pairs)
     return _Quality(
         sentences=(
             f"{where}: {difference} {unit}{direction}, 95 % interval {ends}, corrected for {contrast.pairs} "
-            f"pairs{unpaired}. {_verdict_sentence(contrast, judged, metric.margin_words(margin))}",
+            f"pairs{unpaired}. {sentence}",
             power_sentence(contrast, margin),
         ),
         points=metric.difference(found),
@@ -213,6 +226,14 @@ def power_sentence(contrast: Contrast, margin: float) -> str:
     `margin`: in the points of the metric.
     """
     metric, seeds = contrast.metric, len(contrast.seeds)
+    if contrast.by_shares:
+        enough = next(count for count in count_from(1) if least_difference(count, contrast.pairs) is not None)
+        return f"{enough} trainings that all learned against {enough} that all failed would have been told apart."
+    if not contrast.compares_means:
+        return (
+            f"{seeds} seeds below halfway to a perfect score may all have failed, so they show nothing; "
+            f"{contrast.least_seeds} do."
+        )
     detectable = metric.value(contrast.minimal_detectable_effect())
     sizes = {margin / metric.points: f"a difference of {metric.margin_words(margin)}"}
     if contrast.verdict(margin / metric.points) == "undecided" and contrast.advantage.value:

@@ -33,6 +33,7 @@ class Topic(NamedTuple):
 
 # the order is the priority
 TOPICS: dict[str, Topic] = {
+    "takeover": Topic("taken over", "fact", "a later set of Records counts in place of an earlier one: {names}"),
     "reduced": Topic("reduced", "fact", "not the whole published task: {what}"),
     "learned": Topic(
         "learned", "warning",
@@ -46,6 +47,10 @@ TOPICS: dict[str, Topic] = {
         "undecided", "fact",
         "{names}: the interval is clear of zero, but the mean over all seeds, or how many trainings learned, says the "
         "opposite",
+    ),
+    "in_doubt": Topic(
+        "undecided", "fact",
+        "{names}: fewer than {least} seeds, below halfway to a perfect score, so that all of them may have failed",
     ),
     # versions and repetitions
     "stale": Topic(
@@ -148,13 +153,14 @@ def quality_headline(
     missed: str = "",
     unsettled: Collection[str] = (),
     unestablished: Collection[str] = (),
+    remarks: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """The variants that are better and worse than the reference, or undecided; empty for no verdicts.
 
     `within`: the margin in words. `average`: whether the verdicts are on a mean over tasks. `behind`: who is worse, be
     it by more than the margin or not, and by how much. `missed`: which gaps this board would miss, in words.
     `unsettled`: who was still improving at the end of training; `unestablished`: who has no place and no verdict, since
-    its implementation is not established.
+    its implementation is not established. `remarks`: what limits the verdict on a variant, in words.
 
     >>> quality_headline({"rela": "better", "linear": "worse", "local": "undecided"}, "1 point", missed="5 points")
     'Better than softmax: rela. Worse than softmax by more than 1 point: linear. Undecided (gaps below 5 points would \
@@ -165,6 +171,8 @@ be missed): local.'
     'Worse than softmax: local (by 0.1 to 3 points). Undecided: rela.'
     >>> quality_headline({"rela": "undecided"}, "1 point", unsettled=["rela"], unestablished=["fox"])
     'Not settled: rela. Not established: fox.'
+    >>> quality_headline({"rela": "better"}, "1 point", average=True, remarks={"rela": "by copy alone"})
+    'Better than the average of softmax: rela (by copy alone).'
     """
     kinds = ("better", "within margin", "worse", "behind", "undecided", "unsettled")
     groups: dict[str, list[str]] = {kind: [] for kind in kinds}
@@ -174,7 +182,8 @@ be missed): local.'
         elif found == "undecided" and name in unsettled:
             groups["unsettled"].append(name)
         else:
-            groups[found].append(name)
+            remark = f" ({remarks[name]})" if found in ("better", "worse") and name in remarks else ""
+            groups[found].append(name + remark)
     of = f"the average of {REFERENCE}" if average else REFERENCE
     gaps = f" (gaps below {missed} would be missed)" if missed else ""
     said = []
@@ -195,9 +204,24 @@ be missed): local.'
     return " ".join([*said, *(f"{words[found]}: {', '.join(names)}." for found, names in groups.items() if names)])
 
 
+MORE_PARAMETERS = 0.1
+"""The share of added parameters from which on a headline and a mark name them."""
+
+
+def describe_size(name: str, more: float, verdicts: Mapping[str, Verdict]) -> list[str]:
+    """How many more parameters a variant has than the reference, and what is left of its lead at equal parameters.
+
+    >>> describe_size("gate+softmax", 0.15, {"gate+softmax": "better", "matched+gate+softmax": "undecided"})
+    ['with 15 % more parameters', 'undecided at equal parameters']
+    """
+    found = [f"with {100 * more:.0f} % more parameters"] if more > MORE_PARAMETERS else []
+    matched = verdicts.get(f"matched+{name}")
+    return [*found, *([f"{matched} at equal parameters"] if matched else [])]
+
+
 def describe_gaps(undecided: Iterable[Contrast], metric: Metric) -> str:
     """The differences that a board would miss, from the smallest to the largest of these variants, in words."""
-    effects = sorted(gap.minimal_detectable_effect() for gap in undecided if gap.has_enough_seeds)
+    effects = sorted(gap.minimal_detectable_effect() for gap in undecided if gap.compares_means)
     if not effects:
         return ""
     least, most = metric.value(effects[0]), metric.value(effects[-1])

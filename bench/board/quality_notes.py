@@ -9,12 +9,13 @@ from typing import Any, Literal, NamedTuple
 from ..core.cell import LEAST_SEEDS, NO_ATTENTION, RATE_SETTINGS, REFERENCE
 from ..core.metrics import Interval, Metric
 from ..core.spec import Spec
-from ..score.contrasts import Contrast, Contrasts
+from ..score.contrasts import SEEDS_IN_DOUBT, Contrast, Contrasts
 from ..score.quality import SeedScores
 from ..stats.bootstrap import DRAWS
 from ..stats.format import counted
-from ..stats.intervals import LEVEL, least_difference
+from ..stats.intervals import LEVEL
 from ..stats.moderation import LEAST_POOL
+from ..stats.shares import least_difference
 from ..store.rows import ResultRow, problem_of
 from .board import Note
 from .notes import note, some
@@ -43,6 +44,13 @@ def learning_notes(context: BoardContext) -> Iterator[Note]:
         if not found.has_enough_seeds:
             of_few = f", of {counted(len(found.seeds), 'seed')}: no proof"
             yield note("gain", kind="method", gap=metric.signed(gain.value), unit=unit, remark=of_few)
+        elif found.by_shares:
+            shares = [f"{share.learned} of {share.trained}" for share in reversed(found.shares)]
+            counts = f", where {shares[0]} trainings learned with attention and {shares[1]} without"
+            yield note("gain", gap=metric.signed(gain.value), unit=unit, remark=counts)
+        elif not found.compares_means:
+            few = f", of fewer than {found.least_seeds} seeds: no proof"
+            yield note("gain", kind="method", gap=metric.gap(gain), unit=unit, remark=few)
         elif found.is_separated and found.advantage.value < 0:
             yield note("gain", gap=metric.gap(gain), unit=unit, remark="")
         else:
@@ -159,10 +167,12 @@ def comparison_notes(
     if len(ranked) < 2:
         return
     clear = [gap for gap in gaps if gap.interval.low > 0 or gap.interval.high < 0]
-    if denied := [gap.one for gap in clear if not gap.is_separated and not gap.is_spared]:
+    if doubted := [gap.one for gap in gaps if not gap.is_certain and not gap.compares_means and not gap.by_shares]:
+        yield note("in_doubt", names=some(doubted), least=SEEDS_IN_DOUBT)
+    if denied := [gap.one for gap in clear if gap.compares_means and not gap.is_separated and not gap.is_spared]:
         yield note("denied", names=some(denied))
-    if gaps:
-        effects = sorted(gap.minimal_detectable_effect() for gap in gaps)
+    if by_mean := [gap for gap in gaps if gap.compares_means]:
+        effects = sorted(gap.minimal_detectable_effect() for gap in by_mean)
         least, most = (metric.value(effects[at]) for at in (0, -1))
         span = least if least == most else f"{least}–{most}"
         yield note("power", of=f"from {REFERENCE}", span=f"{span} {metric.of_difference}")
@@ -176,11 +186,14 @@ def comparison_notes(
         seeds = min((gap.shares[0].trained // gap.tasks for gap in gaps), default=LEAST_SEEDS)
         rates = simulated_errors(kind, seeds, len(ranked))
         like = f"{rates.seeds} seeds, {rates.variants} variants; here {seeds} and {len(ranked)}"
-        errors = f"{rates.orders:g} % have a false order and {rates.intervals:g} % an interval that is off"
+        errors = (
+            f"at most {rates.orders:g} % have a false order, {rates.verdicts:g} % a false verdict, and about "
+            f"{rates.intervals:g} % an interval that is off"
+        )
         yield note("error", like=like, errors=errors)
     if contrasts.failing(ranked) or any(gap.failures for gap in gaps):
         all_learned = min((gap.shares[0].trained for gap in gaps), default=LEAST_SEEDS)
-        most_of_other = least_difference(all_learned, (1 - LEVEL) / contrasts.pairs(*ranked) / 2)
+        most_of_other = least_difference(all_learned, contrasts.pairs(*ranked))
         counts = f"only {all_learned} of {all_learned} against at most {most_of_other}"
         few = f"none, not even {all_learned} of {all_learned} against 0"
         yield note("shares", which=few if most_of_other is None else counts)
@@ -225,28 +238,32 @@ Kind = Literal["task", "failing", "suite"]
 
 
 class ErrorRates(NamedTuple):
-    """Shares of simulated boards, in %: with a false order in their ranks, and with an interval off the truth."""
+    """Shares of simulated boards, in %: with a false order in their ranks, a false verdict, an interval off the truth.
+
+    Orders and verdicts are the worst of boards like the committed ones and of equal variants, like any committed one.
+    """
 
     seeds: int
     variants: int
     orders: float
+    verdicts: float
     intervals: float
 
 
-SEEDS, VARIANTS = (3, 6, 10), (6, 11, 33)
+SEEDS, VARIANTS = (3, 6, 12), (6, 11, 33)
 
 # the last table of docs/scoring_simulations.md, which tools/simulate_scoring.py makes: by kind and seeds, one for each
 # number of variants
-SIMULATED: dict[tuple[Kind, int], tuple[tuple[float, float], ...]] = {
-    ("task", 3): ((2.3, 7.5), (1.5, 7.5), (2.0, 5.3)),
-    ("task", 6): ((1.0, 6.5), (0.4, 6.4), (0.8, 7.8)),
-    ("task", 10): ((0.3, 5.1), (0.2, 5.1), (0.0, 4.5)),
-    ("failing", 3): ((1.7, 16.3), (1.6, 18.8), (2.2, 34.6)),
-    ("failing", 6): ((1.1, 9.6), (1.0, 10.7), (0.6, 22.1)),
-    ("failing", 10): ((1.2, 7.1), (0.9, 7.0), (0.5, 21.1)),
-    ("suite", 3): ((0.3, 8.5), (4.6, 9.2), (8.4, 15.2)),
-    ("suite", 6): ((0.2, 4.5), (1.1, 4.4), (1.5, 9.6)),
-    ("suite", 10): ((0.1, 4.7), (0.2, 3.9), (0.2, 4.3)),
+SIMULATED: dict[tuple[Kind, int], tuple[tuple[float, float, float], ...]] = {
+    ("task", 3): ((4.5, 4.5, 7.0), (1.5, 2.4, 7.3), (0.6, 1.6, 6.0)),
+    ("task", 6): ((4.5, 4.9, 5.5), (3.1, 4.0, 5.8), (1.6, 2.2, 8.0)),
+    ("task", 12): ((4.5, 4.4, 5.3), (3.8, 4.0, 4.2), (2.4, 2.4, 3.6)),
+    ("failing", 3): ((1.7, 1.8, 8.2), (1.2, 1.9, 16.4), (0.4, 0.4, 24.2)),
+    ("failing", 6): ((1.2, 1.1, 5.2), (1.7, 1.8, 13.1), (0.8, 1.0, 25.4)),
+    ("failing", 12): ((1.4, 1.5, 4.8), (1.8, 2.2, 10.9), (1.0, 1.2, 23.0)),
+    ("suite", 3): ((4.2, 5.5, 1.5), (2.2, 3.5, 1.9), (0.6, 1.6, 2.2)),
+    ("suite", 6): ((4.8, 4.8, 3.6), (3.0, 3.7, 3.5), (2.4, 2.8, 4.0)),
+    ("suite", 12): ((4.3, 4.9, 2.8), (3.1, 3.7, 2.1), (3.0, 2.8, 2.8)),
 }
 
 
@@ -254,7 +271,7 @@ def simulated_errors(kind: Kind, seeds: int, variants: int) -> ErrorRates:
     """The rates of the simulated boards that have no more seeds, and no fewer variants where there are such.
 
     >>> simulated_errors("suite", 5, 8)[:2], simulated_errors("task", 20, 50)[:2]
-    ((3, 11), (10, 33))
+    ((3, 11), (12, 33))
     """
     fewer = max((count for count in SEEDS if count <= seeds), default=SEEDS[0])
     more = min((count for count in VARIANTS if count >= variants), default=VARIANTS[-1])

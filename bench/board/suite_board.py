@@ -14,6 +14,7 @@ from ..score.key import BoardKey
 from ..score.quality import Predictions, SeedScores, is_unlearned, metric_of, scores_by_variant, trivial_levels
 from ..stats.format import listed
 from ..stats.intervals import Share
+from ..stats.scoring import Verdict
 from ..store.rows import ResultRow, complete_variants, harness_version, version_order
 from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Column, Note, Row, TableCell, split_by_rank
@@ -21,7 +22,7 @@ from .cells import (
     EMPTY,
     Cell,
     cells_of,
-    difference_cell,
+    contrast_cell,
     finished,
     level_cell,
     plain_columns,
@@ -29,9 +30,18 @@ from .cells import (
     share_cell,
     when,
 )
-from .notes import describe_gaps, describe_losses, note, nothing_ranked, quality_headline, some, where_better
+from .notes import (
+    describe_gaps,
+    describe_losses,
+    describe_size,
+    note,
+    nothing_ranked,
+    quality_headline,
+    some,
+    where_better,
+)
 from .quality_notes import comparison_notes, reduced_notes, short_preset, unsettled_notes
-from .version_notes import left_behind_notes, repetition_notes, version_notes
+from .version_notes import left_behind_notes, repetition_notes, takeover_notes, version_notes
 
 TRIVIAL = "best trivial"
 """The row of the best predictor without attention on each task."""
@@ -102,7 +112,7 @@ class SuiteContext:
     `tasks`: those of the suite; `unlearned`: those that the reference did not learn, and which no average has.
     `competing`: who may be ranked; the model without attention competes where the suite names it. `missing`: by variant
     why it has no average, empty where it has one. `best`: by task the best trivial predictor and its level. `levels`:
-    by task, then by variant or `TRIVIAL`.
+    by task, then by variant or `TRIVIAL`. `parameters`: by task and variant, the share more than the reference has.
     """
 
     metric: Metric
@@ -114,6 +124,7 @@ class SuiteContext:
     missing: Mapping[str, str]
     best: Mapping[str, tuple[str, Interval]]
     levels: Mapping[str, Mapping[str, Interval]]
+    parameters: Mapping[tuple[str, str], float]
 
     @classmethod
     def of(
@@ -150,6 +161,7 @@ class SuiteContext:
             missing={name: differing.get(name) or _missing(name, tasks, scores) for name in names},
             best=best,
             levels=levels,
+            parameters=_more_parameters(table, scores),
         )
 
     @property
@@ -172,9 +184,9 @@ class SuiteContext:
         """True if a variant learned a task at some seeds only."""
         return any(own.learned_in_part for found in self.scores.values() for own in found.values())
 
-    def gap(self, one: str, other: str) -> Contrast:
-        """The mean difference over the tasks of the average."""
-        return mean_contrast([self.contrasts[task].between(one, other) for task in self.averaged])
+    def gap(self, one: str, other: str, without: str = "") -> Contrast:
+        """The mean difference over the tasks of the average, but for the one left out."""
+        return mean_contrast([self.contrasts[task].between(one, other) for task in self.averaged if task != without])
 
     def gaps_of(self, names: Collection[str]) -> dict[str, Contrast]:
         """The differences of these variants from the reference, without its own; none where it has no average."""
@@ -205,7 +217,7 @@ def _columns(context: SuiteContext, suite: str) -> list[tuple[Column, Cell]]:
                    description="trainings here that learned, with the exact 95 % interval of the share that learns"),
             partial(_learned, context)),
         *when(context.any_failed,
-            Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=metric.better, importance=3,
+            Column(name="all_seeds", title="all seeds", unit=metric.display_unit, better=metric.better, importance=1,
                    description=f"mean {metric.title} over these tasks and all seeds, whether they learned or not",
                    note="a variant cannot rank above another that has a better mean over all seeds"),
             partial(_over_all_seeds, context)),
@@ -240,7 +252,7 @@ def _difference(context: SuiteContext, name: str) -> TableCell:
     if name == REFERENCE and REFERENCE in context.complete:
         return reference_cell(0.0)
     gaps = context.gaps_of([name] if name in context.averaging else [])
-    return difference_cell(context.metric, gaps[name].interval) if name in gaps else EMPTY
+    return contrast_cell(gaps[name]) if name in gaps else EMPTY
 
 
 def _learned(context: SuiteContext, name: str) -> TableCell:
@@ -273,8 +285,25 @@ def _answer(context: SuiteContext, gaps: Mapping[str, Contrast]) -> str:
         missed=missed,
         unsettled={name for name, one in competing if one.unsettled},
         unestablished={name for name, one in competing if one.unestablished and name in context.competing},
+        remarks={name: words for name in gaps if (words := "; ".join(_limits(context, name, verdicts)))},
     )
     return f"{where_better(ahead)} {told}".strip()
+
+
+def _limits(context: SuiteContext, name: str, verdicts: Mapping[str, Verdict]) -> Iterator[str]:
+    """What the place of a variant on average rests on: the tasks without which it is open, and added parameters."""
+    proven = context.gap(name, REFERENCE).direction(context.gap(name, REFERENCE).pairs)
+    rest = context.averaged if proven and len(context.averaged) > 1 else []
+    needed = [
+        task for task in rest if (gap := context.gap(name, REFERENCE, without=task)).direction(gap.pairs) != proven
+    ]
+    if len(needed) == 1:
+        yield f"by {needed[0]} alone"
+    elif needed:
+        yield f"not without {' or without '.join(needed)}"
+    more = max((context.parameters.get((task, name), 0.0) for task in context.averaged), default=0.0)
+    if proven > 0:
+        yield from describe_size(name, more, verdicts)
 
 
 def _advice(unranked: Sequence[Row], suite: str, preset: str, tasks: int) -> str:
@@ -330,6 +359,18 @@ def _best_baseline(
     return max(known, key=lambda pair: metric.sign * pair[1].value, default=None)
 
 
+def _more_parameters(
+    table: ResultTable, scores: Mapping[str, Mapping[str, SeedScores]]
+) -> dict[tuple[str, str], float]:
+    """How many more parameters each variant has than the reference, as a share of its, by task and variant."""
+    found = {}
+    for task, by_name in scores.items():
+        counts = {name: own[-1] for name, one in by_name.items() if (own := table.values("parameters", one.rows))}
+        if usual := counts.get(REFERENCE):
+            found |= {(task, name): count / usual - 1 for name, count in counts.items()}
+    return found
+
+
 def _missing(variant: str, tasks: list[str], scores: Mapping[str, Mapping[str, SeedScores]]) -> str:
     found = {task: scores.get(task, {}).get(variant) for task in tasks}
     lacking: dict[str, list[str]] = {}
@@ -364,6 +405,7 @@ def _notes(
         named = "; ".join(f"{task}: {some(names)}" for task, names in partly.items() if names)
         yield note("learned", learned=named)
     yield from unsettled_notes({task: found.scores for task, found in contrasts.items()})
+    yield from takeover_notes(table, board_keys)
     yield from repetition_notes(table, board_keys)
     if best:
         named = ", ".join(f"{task} {name}" for task, (name, _) in sorted(best.items()))

@@ -13,7 +13,7 @@ from ..store.table import ResultTable
 from .board import NO_RIVAL, Board, Row, split_by_rank
 from .cells import EMPTY, cells_of, finished, level_cell, plain_columns
 from .kinds import SetStatistics, parts_of_wings
-from .notes import describe_gaps, describe_losses, nothing_ranked, quality_headline
+from .notes import describe_gaps, describe_losses, describe_size, nothing_ranked, quality_headline
 from .quality_notes import (
     baseline_notes,
     comparison_notes,
@@ -29,7 +29,7 @@ from .setting_tables import setting_boards, setting_notes
 from .task_columns import ANSWERS, task_columns, verdict_on
 from .task_context import BoardContext
 from .timings import task_timing_notes
-from .version_notes import left_behind_notes, repetition_notes, version_notes
+from .version_notes import left_behind_notes, repetition_notes, takeover_notes, version_notes
 
 
 def board_for_task(
@@ -95,6 +95,11 @@ def board_for_task(
             missed=missed,
             unsettled=[name for name, one in scores.items() if one.unsettled],
             unestablished=[name for name, one in scores.items() if one.unestablished],
+            remarks={
+                name: "; ".join(words)
+                for name, found in verdicts.items()
+                if found == "better" and (words := describe_size(name, context.more_parameters(name), verdicts))
+            },
         )
         answer = " ".join(filter(None, [unbeaten(trivial, scores, metric), said]))
     board = Board(
@@ -113,6 +118,7 @@ def board_for_task(
             *data_notes(context),
             *interval_notes(context),
             *comparison_notes(context.contrasts, complete, gaps, metric),
+            *takeover_notes(table, [board_key]),
             *repetition_notes(table, [board_key]),
             *seed_notes(scores),
             *left_behind_notes(table, [board_key], names),

@@ -21,6 +21,7 @@ from .board import Column, TableCell
 from .cells import (
     EMPTY,
     Cell,
+    contrast_cell,
     difference_cell,
     level_cell,
     mean_cell,
@@ -37,12 +38,12 @@ from .timings import RAN_AS, ran_as
 AT_HIGH = percent(HIGH)
 
 LEARNED = (
-    "at no seed, where the best is not above the best trivial predictor; else at those above it that are at least "
-    "halfway from the best constant prediction to the variant's best seed"
+    "at seeds above the best trivial predictor and at least halfway from the best constant prediction to a perfect "
+    "score, or, where nobody knows what a model can reach, to the variant's best seed"
 )
 
 ANSWERS = (
-    *("learned", "gap", "verdict", "longest_high", "extrapolation", "step_time", "memory", "frontier"),
+    *("learned", "all_seeds", "gap", "verdict", "longest_high", "extrapolation", "step_time", "memory", "frontier"),
     "implementation",
 )
 """Columns that say who is how good at which cost, beside the metric; all others are shown on request."""
@@ -93,7 +94,9 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
                    note="a variant cannot rank above another that has a better mean over all seeds"),
             partial(_over_all_seeds, context)),
         (Column(name="gap", title=f"vs {REFERENCE}", unit=of_difference, better=better,
-                description=f"mean difference from {REFERENCE} at seeds where both learned, with its 95 % interval"),
+                description=f"mean difference from {REFERENCE} at seeds where both learned, with its 95 % interval",
+                note="without an interval it is of all seeds: one of the two learned at none, so only how many "
+                "trainings learned is tested"),
          partial(_gap, context)),
         (Column(name="verdict", title="verdict", importance=2,
                 description=f"conclusion from that interval, with a margin of {within}"),
@@ -249,7 +252,7 @@ def _gap(context: BoardContext, name: str) -> TableCell:
     if found is None:
         return EMPTY
     if found.has_enough_seeds:
-        return difference_cell(metric, found.interval)
+        return contrast_cell(found)
     return TableCell(text=metric.signed(found.advantage.value), value=metric.difference(found.interval).value)
 
 
@@ -319,7 +322,7 @@ def _equal_time(context: BoardContext, name: str) -> TableCell:
 
 def _equal_state(context: BoardContext, name: str) -> TableCell:
     rival = advantage_at_equal_state(name, context.contrasts, context.state_bytes)
-    return difference_cell(context.metric, rival.contrast.interval, f" vs {rival.name}") if rival else EMPTY
+    return contrast_cell(rival.contrast, f" vs {rival.name}") if rival else EMPTY
 
 
 def _density(context: BoardContext, name: str) -> float | None:

@@ -117,6 +117,11 @@ class BoardContext:
         scores, cost = self.contrasts.scores.get(name), self.timings.get(name)
         return (*(scores.rows if scores else ()), *((cost.row,) if cost else ()))
 
+    def more_parameters(self, name: str) -> float:
+        """How many more parameters the variant has than the reference, as a share of its; 0 where it is not known."""
+        own, usual = self.table.values("parameters", self.rows_of(name)), self.newest_of_reference("parameters")
+        return own[-1] / usual - 1 if own and usual else 0.0
+
     def newest_of_reference(self, name: str) -> float | None:
         """The newest value of that name in a Record of the reference."""
         found = self.table.values(name, [run.at for run in self.runs if run.variant == REFERENCE])

@@ -11,7 +11,7 @@ from ..core.cell import LANE_VERSIONS, LEAST_SEEDS
 from ..core.harness import NAME, is_edited
 from ..score.key import BoardKey
 from ..stats.format import counted
-from ..store.rows import NOT_RANKED, REPEATED, ResultRow, is_disputed, problem_of, tested, version_order
+from ..store.rows import NOT_RANKED, REPEATED, ResultRow, is_disputed, problem_of, taken_over, tested, version_order
 from ..store.table import ResultTable
 from .board import Note
 from .notes import note, some
@@ -72,6 +72,19 @@ def left_behind_notes(table: ResultTable, board_keys: Sequence[BoardKey], names:
         if new:
             ahead = f"measured only at a newer one, not yet complete: {some(new)}"
             yield note("behind", count=counted(len(new), "variant"), what=ahead)
+
+
+def takeover_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Note]:
+    """The variants of which newer code has taken the place of a complete set of older code."""
+    named: dict[str, str] = {}
+    for board_key in board_keys:
+        counted_rows = {row.variant: row for row in board_key.runs(table, "train")}
+        for variant, (code, since, seeds) in sorted(taken_over(_passed_over(table, board_key)).items()):
+            if (now := counted_rows.get(variant)) is not None:
+                words = f"{variant} (code {now.variant_code} in place of {seeds} seeds of {code} from {since})"
+                named.setdefault(variant, words)
+    if named:
+        yield note("takeover", names=some(list(named.values())))
 
 
 def repetition_notes(table: ResultTable, board_keys: Sequence[BoardKey]) -> Iterator[Note]:

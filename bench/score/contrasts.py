@@ -1,8 +1,10 @@
 """Contrasts: differences of two variants' quality. Ranks, verdicts and intervals of every board come from here.
 
 Trainings can fail, so a contrast has two parts: the mean of the seeds that learned, and the share of seeds that did.
-Where no training of the two failed, its noise over seeds is moderated by the declared variants. Intervals are corrected
-for the pairs of the declared variants: nothing depends on who else has Records.
+Where no training of the two failed, its noise over seeds is moderated by the declared variants. Where exactly one of
+the two learned nowhere, a mean of successes would be held against a mean of failures, so only the shares decide. Where
+nothing says which trainings learned, all seeds are compared, from six on. Intervals are corrected for the pairs of the
+declared variants: nothing depends on who else has Records.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from ..stats.intervals import (
 from ..stats.moderation import moderated_variances, noise_of_difference
 from ..stats.ranking import RankInterval, ranked_by
 from ..stats.scoring import Verdict, verdict
+from ..stats.shares import is_proven
 from .quality import SeedScores
 
 COMPARISON_SETS: Mapping[str, tuple[str, ...]] = {
@@ -44,6 +47,9 @@ those for language models.
 
 NoiseOf = Callable[[int], tuple[NoiseSource, ...]]
 
+SEEDS_IN_DOUBT = 6
+"""The fewest seeds whose means are compared where nothing says which trainings learned: fewer can be of one mode."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
@@ -55,6 +61,9 @@ class Contrast:
     the noise that another number of seeds would have. `other_learned`: whether the task was learned by `other`.
     `failures`: whether trainings of the two failed, so that both parts are tested. `may_be_worse`: of each of the two,
     False where no loss counts against it (`SeedScores.may_be_worse`).
+    `by_shares`: whether only these decide, since one of the two learned nowhere and the other somewhere; then `seeds`
+    are all, and the advantage is of all. `is_certain`: False where nothing says which trainings learned, so that all
+    seeds are compared.
     `is_moderated`: whether the declared variants lend their variance; `own`: which of the two keep their own all the
     same, being far outside. `tasks`: over how many it is a mean.
     """
@@ -71,6 +80,8 @@ class Contrast:
     possible: tuple[float, float] = (-math.inf, math.inf)
     other_learned: bool = True
     failures: bool = False
+    by_shares: bool = False
+    is_certain: bool = True
     may_be_worse: tuple[bool, bool] = (True, True)
     is_moderated: bool = True
     own: tuple[str, ...] = ()
@@ -86,8 +97,23 @@ class Contrast:
         return len(self.seeds) >= LEAST_SEEDS
 
     @property
+    def compares_means(self) -> bool:
+        """True if a difference of means can prove anything."""
+        return not self.by_shares and len(self.seeds) >= self.least_seeds
+
+    @property
+    def least_seeds(self) -> int:
+        """The fewest seeds whose means are compared."""
+        return LEAST_SEEDS if self.is_certain else SEEDS_IN_DOUBT
+
+    @property
     def interval(self) -> Interval:
-        """The advantage with its corrected interval, no end of which is beyond what is possible."""
+        """The advantage with its corrected interval, no end of which is beyond what is possible.
+
+        All that is possible where only the shares decide.
+        """
+        if self.by_shares:
+            return Interval(self.advantage.value, *self.possible)
         found, (least, most) = self.advantage.interval(self.level), self.possible
         return Interval(found.value, max(found.low, min(least, found.value)), min(found.high, max(most, found.value)))
 
@@ -104,10 +130,10 @@ class Contrast:
         """The direction, whether a loss counts or not."""
         alpha, value = self._alpha(pairs), self.advantage.value
         shown = {0}
-        if self.has_enough_seeds and self.advantage.half_width(1 - alpha) < abs(value):
+        if self.compares_means and self.advantage.half_width(1 - alpha) < abs(value):
             shown.add(1 if value > 0 else -1)
         one, other = self.shares
-        if one.p_value(other) < alpha:
+        if one.trained and is_proven(one, other, pairs):
             shown.add(1 if one > other else -1)
         found = (self.of_all > 0) - (self.of_all < 0)
         return found if shown == {0, found} else 0
@@ -141,12 +167,17 @@ class Contrast:
             return "better"
         if direction < 0 and found == "worse":
             return "worse"
-        if not self.other_learned or not self.may_be_worse[1] or self.shares[0] < self.shares[1]:
+        if (
+            not self.compares_means
+            or not self.other_learned
+            or not self.may_be_worse[1]
+            or self.shares[0] < self.shares[1]
+        ):
             return "undecided"
         return "within margin" if found in ("better", "within margin") else "undecided"
 
     def _alpha(self, pairs: int) -> float:
-        """The chance to err of one test of one pair; half of the pair's, where it has a test for each part."""
+        """The chance to err of the means of one pair; half of the pair's, where shares are tested too."""
         return (1 - LEVEL) / pairs / (2 if self.failures else 1)
 
     def minimal_detectable_effect(self, power: float = POWER) -> float:
@@ -159,7 +190,7 @@ class Contrast:
         None where no number of seeds up to `stats.power.MOST_SEEDS` does, since the test examples are too few.
         """
         wanted = self.advantage.value if difference is None else difference
-        return seeds_needed(wanted, self.noise_of, self.level, power, least=LEAST_SEEDS)
+        return seeds_needed(wanted, self.noise_of, self.level, power, least=self.least_seeds)
 
 
 class _SeedNoise(NamedTuple):
@@ -188,7 +219,7 @@ class Contrasts:
         self.scores = scores
         self.declared = frozenset({REFERENCE, *(usual if declared is None else declared)})
         self._found: dict[tuple[str, str], Contrast] = {}
-        self._noise: dict[tuple[tuple[int, ...], bool], _SeedNoise] = {}
+        self._noise: dict[tuple[tuple[int, ...], bool, bool], _SeedNoise] = {}
 
     def pairs(self, *names: str) -> int:
         """The number of comparisons that a rank of these is corrected for: all pairs of the declared variants.
@@ -254,21 +285,26 @@ class Contrasts:
         return contrast_ranks(names, self.between, self.pairs)
 
     def _between(self, one: str, other: str) -> Contrast:
-        mine, theirs = (self.scores[name] for name in (one, other))
         seeds = self.seeds_of(one, other)
-        shares = tuple(Share(sum(own.on_seeds(seeds).learned), len(seeds)) for own in (mine, theirs))
+        # what either has beyond them says nothing of the pair
+        mine, theirs = (self.scores[name].on_seeds(seeds) for name in (one, other))
+        shares = tuple(Share(sum(own.learned), len(seeds)) for own in (mine, theirs))
         of_all = mine.advantage_over(theirs)
-        both = tuple(seed for seed in seeds if seed in mine.compared.seeds and seed in theirs.compared.seeds)
-        found = mine.compared.advantage_over(theirs.compared) if both and both != seeds else of_all
+        by_shares = mine.learned_nowhere != theirs.learned_nowhere
+        is_certain = mine.is_certain and theirs.is_certain
+        # no seeds are left out where one side learned nowhere, or nothing says which of them learned
+        modes = [own.compared if is_certain and not by_shares else own for own in (mine, theirs)]
+        both = tuple(seed for seed in seeds if all(seed in own.seeds for own in modes))
+        found = modes[0].advantage_over(modes[1]) if both and both != seeds else of_all
         of_test = tuple(source for source in found.noise if source.freedom is None)
         failures = mine.learned_in_part or theirs.learned_in_part
         own: tuple[str, ...] = ()
         is_moderated = False
         possible = (-1.0, 1.0) if mine.metric.is_share else (-math.inf, math.inf)
-        if len(both) < 2:
+        if len(both) < 2 or by_shares:
             noise_of: NoiseOf = lambda count: of_test  # noqa: E731
         else:
-            noise = self._noise_over(both, failures)
+            noise = self._noise_over(both, failures or not is_certain, of_all=not is_certain)
             noise_of = _noise_of(noise, one, other, len(both), of_test)
             own = tuple(name for name in (one, other) if name in noise.own)
             is_moderated = math.isfinite(noise.pooled_freedom)
@@ -289,29 +325,34 @@ class Contrasts:
             possible=possible,
             other_learned=theirs.has_learned,
             failures=failures,
+            by_shares=by_shares,
+            is_certain=is_certain,
             may_be_worse=(mine.may_be_worse, theirs.may_be_worse),
             is_moderated=is_moderated,
             own=own,
         )
 
-    def _noise_over(self, seeds: tuple[int, ...], failures: bool) -> _SeedNoise:
-        """Variances over exactly these seeds, of all who have them; each its own where trainings of a pair failed."""
-        if (seeds, failures) not in self._noise:
-            compared = {name: own.compared for name, own in self.scores.items()}
-            there = sorted(name for name, own in compared.items() if set(seeds) <= set(own.seeds))
-            scores = np.array([compared[name].on_seeds(seeds).scores for name in there])
+    def _noise_over(self, seeds: tuple[int, ...], failures: bool, of_all: bool = False) -> _SeedNoise:
+        """Variances over exactly these seeds, of all who have them; each its own where trainings of a pair failed.
+
+        `of_all`: whether seeds count that did not learn beside others that did.
+        """
+        if (seeds, failures, of_all) not in self._noise:
+            parts = {name: own.on_seeds(seeds) for name, own in self.scores.items() if set(seeds) <= set(own.seeds)}
+            there = sorted(name for name, own in parts.items() if of_all or failures or not own.learned_in_part)
+            scores = np.array([parts[name].scores for name in there])
             # who did not learn the task has the noise of guessing, and who fails is told apart by few seeds
-            usual = [self.scores[name].has_learned and not self.scores[name].learned_in_part for name in there]
+            usual = [parts[name].has_learned and not parts[name].learned_in_part for name in there]
             pool = np.array([name in self.declared for name in there]) & usual & (not failures)
             found = moderated_variances(scores, pool)
-            self._noise[seeds, failures] = _SeedNoise(
+            self._noise[seeds, failures, of_all] = _SeedNoise(
                 variances=dict(zip(there, found.variances.tolist(), strict=True)),
                 freedom=dict(zip(there, found.freedom.tolist(), strict=True)),
                 weights=dict(zip(there, found.weights.tolist(), strict=True)),
                 own=frozenset(name for name, keeps in zip(there, found.keeps_own, strict=True) if keeps),
                 pooled_freedom=float(found.pooled_freedom),
             )
-        return self._noise[seeds, failures]
+        return self._noise[seeds, failures, of_all]
 
 
 def contrast_ranks(
@@ -350,6 +391,8 @@ def mean_contrast(contrasts: Sequence[Contrast]) -> Contrast:
         possible=(mean(each.possible[0] for each in contrasts), mean(each.possible[1] for each in contrasts)),
         other_learned=all(each.other_learned for each in contrasts),
         failures=any(each.failures for each in contrasts),
+        by_shares=any(each.by_shares for each in contrasts),
+        is_certain=all(each.is_certain for each in contrasts),
         may_be_worse=(
             all(each.may_be_worse[0] for each in contrasts),
             all(each.may_be_worse[1] for each in contrasts),

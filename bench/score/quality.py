@@ -22,7 +22,7 @@ from ..store.artifacts import ExampleResults, agrees, score_of
 from ..store.rows import ResultRow, newest
 from ..store.table import ResultTable
 from .key import BoardKey
-from .learning import TrivialBaselines, above, bars_of, learned_seeds
+from .learning import TrivialBaselines, above, bars_of, in_doubt, learned_seeds
 
 Predictions = Callable[[str], ExampleResults | None]
 """Reads an artifact; None where it is missing."""
@@ -39,7 +39,8 @@ class SeedScores:
     above the best constant prediction, empty where nothing is known. `uncounted`: seeds with a result behind a gap in
     0, 1, 2, …, which do not count. `missing_reason`: why these do not suffice for a rank; empty where they do. `rows`:
     places in the ResultTable, of failed Records too. `unestablished`: why the implementation is not established, empty
-    where nothing says so. `unsettled`: how many of the trainings ended while validation still improved.
+    where nothing says so. `unsettled`: how many of the trainings ended while validation still improved. `in_doubt`: as
+    `learning.in_doubt` says.
     """
 
     variant: str
@@ -58,6 +59,7 @@ class SeedScores:
     rows: tuple[int, ...] = ()
     unestablished: str = ""
     unsettled: int = 0
+    in_doubt: bool = False
 
     @property
     def mean(self) -> float:
@@ -76,6 +78,15 @@ class SeedScores:
     def has_learned(self) -> bool:
         """True if more than half of the seeds are above the best constant prediction, and so the task was learned."""
         return 2 * sum(self.above_by_seed or self.learned) > len(self.seeds)
+
+    @property
+    def learned_nowhere(self) -> bool:
+        return bool(self.seeds) and not any(self.learned)
+
+    @property
+    def is_certain(self) -> bool:
+        """False where the seeds that are compared may be of two modes, and nothing says which of them learned."""
+        return not self.metric.is_share or not (self.learned_nowhere or self.in_doubt)
 
     @property
     def learned_in_part(self) -> bool:
@@ -233,6 +244,7 @@ def _seed_scores(
         or (f"not established: {unestablished}" if unestablished else ""),
         rows=tuple(sorted(int(row.at) for row in rows)),
         unestablished=unestablished,
+        in_doubt=in_doubt(scores, learned, metric, bars),
         unsettled=sum(settled < 1 for settled in table.values("settled", [one.row.at for one in used])),
     )
 

@@ -182,18 +182,6 @@ class Share(NamedTuple):
         return sum(way for way in ways.values() if way <= ways[self.learned]) / math.comb(trained, learned)
 
 
-def least_difference(trained: int, alpha: float) -> int | None:
-    """The most trainings of another that may have learned beside `trained` of `trained`, for a difference at `alpha`.
-
-    None where not even 0 would do.
-
-    >>> least_difference(6, 0.05), least_difference(6, 0.0005), least_difference(10, 0.0005)
-    (1, None, 1)
-    """
-    shown = [k for k in range(trained) if Share(trained, trained).p_value(Share(k, trained)) < alpha]
-    return max(shown, default=None)
-
-
 POWER = 0.8
 """The usual convention (Cohen 1988): four of five studies of a true difference of that size find it."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.cell import LANE_VERSIONS, LEAST_SEEDS, NO_ATTENTION, REFERENCE, VERSION_ZERO
 from ..core.entry_points import load_own
 from ..core.errors import AttnbenchError
+from ..core.files import PACKAGE
 from ..core.metrics import RANKING_METRICS, Metric
 from ..core.record import Measurement, Outcome, Record
 from ..core.registry import TASKS
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 PROBLEMS = "attnbench.problems"
 """The entry points of the types of problem."""
+
+SYNTHETIC = PACKAGE / "tasks" / "synthetic"
 
 
 class ResultRow(NamedTuple):
@@ -92,11 +95,12 @@ SETTING = "measured with an older definition of the preset"
 VERSION = "made by another version of the lane, the objective or the task"
 DATA = "the code or the data of the task has changed since"
 CODE = "of other code of the variant, or of the kernels of another kind of device"
+FEWER = "of newer code of the variant, at fewer seeds than the code that counts"
 INCOMPLETE = "of a newer version that is not yet complete for softmax and two others"
 OTHER_TASKS = "of another version than the other tasks of the suite"
 TOO_NEW = "of a newer version than the installed one"
 
-NOT_RANKED = (SETTING, VERSION, DATA, CODE, INCOMPLETE, OTHER_TASKS, TOO_NEW)
+NOT_RANKED = (SETTING, VERSION, DATA, CODE, FEWER, INCOMPLETE, OTHER_TASKS, TOO_NEW)
 """Reasons that measuring anew removes."""
 
 
@@ -147,6 +151,17 @@ def _installed_version(task: str) -> float:
         return float("inf") if TASKS.is_foreign(task) else int(TASKS.load(task).version)
     except AttnbenchError:
         return float("inf")
+
+
+@cache
+def installed_ceiling(task: str) -> float | None:
+    """The score of a model that solves the task: 1 for our synthetic ones, whose answers are computed; None else."""
+    name = Spec.parse(task).name
+    try:
+        own = None if TASKS.is_foreign(name) else TASKS.source(name)
+    except AttnbenchError:
+        return None
+    return 1.0 if own is not None and own.is_relative_to(SYNTHETIC) else None
 
 
 @cache
@@ -237,12 +252,12 @@ def _newest_complete(
 
 
 def _newest_code(rows: list[ResultRow]) -> list[ResultRow]:
-    """Keep the newest code of each variant that was tried at three seeds, or the newest of all where none was.
+    """Keep the newest code of each variant among those tried at the most seeds, or of all where none was at three.
 
-    Code is as new as the last Record of it, repetitions among them: a change that was taken back leaves the older code
-    the newest, once any cell of it is measured again. Failures count as tried: code that fails does not fall back to
-    older code by itself. The reference, which all others need, stays at the newest code that has results. The kernels
-    of a processor and of a GPU are two codes of a variant.
+    So a later set of fewer seeds never replaces the first. Code is as new as the last Record of it, repetitions among
+    them: a change that was taken back leaves the older code the newest, once any cell of it is measured again. Failures
+    count as tried: code that fails does not fall back to older code by itself. The reference, which all others need,
+    stays at code that has results. The kernels of a processor and of a GPU are two codes of a variant.
     """
     found = {row.at: row for row in rows}
     last = {_code_of(row): row.at for row in rows if row.stale in ("", REPEATED, RETRIED)}
@@ -252,10 +267,10 @@ def _newest_code(rows: list[ResultRow]) -> list[ResultRow]:
         if len(by_code) < 2:
             continue
         age = {code: max(last[_code_of(row)] for row in own) for code, own in by_code.items()}
-        kept = max(by_code, key=lambda code: (_is_tried(by_code[code]), age[code]))
+        kept = max(by_code, key=lambda code: (_tried(by_code[code]), age[code]))
         for code, own in by_code.items():
             for row in own if code != kept else ():
-                found[row.at] = row._replace(stale=CODE if age[code] < age[kept] else INCOMPLETE)
+                found[row.at] = row._replace(stale=CODE if age[code] < age[kept] else FEWER)
     return [found[row.at] for row in rows]
 
 
@@ -263,12 +278,27 @@ def _code_of(row: ResultRow) -> Hashable:
     return *_comparable(row), row.variant, row.version, row.data_code, row.variant_code
 
 
-def _is_tried(rows: Sequence[ResultRow]) -> bool:
+def _tried(rows: Sequence[ResultRow]) -> int:
+    """At how many of the seeds 0, 1, 2, …: 0 for fewer than three; of the reference those with a result."""
     if rows[0].lane != "train":
-        return True
-    if rows[0].variant == REFERENCE:
-        return bool(complete_variants(rows))
-    return {row.seed for row in rows} >= set(range(LEAST_SEEDS))
+        return 0
+    results = rows[0].variant == REFERENCE
+    seeds = {row.seed for row in rows if row.outcome == Outcome.OK or not results}
+    count = next(at for at in range(len(seeds) + 1) if at not in seeds)
+    return count if count >= LEAST_SEEDS else 0
+
+
+def taken_over(table_rows: Iterable[ResultRow]) -> dict[str, tuple[str, str, int]]:
+    """By variant whose complete older code no longer counts: the older code, since when it stood, its seeds."""
+    older: dict[tuple[str, str], list[ResultRow]] = {}
+    for row in table_rows:
+        if row.stale == CODE and row.lane == "train":
+            older.setdefault((row.variant, row.variant_code), []).append(row)
+    complete = {key: rows for key, rows in older.items() if _tried(rows)}
+    return {
+        variant: (code, min(row.started for row in rows)[:10], len({row.seed for row in rows}))
+        for (variant, code), rows in complete.items()
+    }
 
 
 def grouped(rows: Iterable[ResultRow], of: Callable[[ResultRow], Hashable]) -> dict[Hashable, list[ResultRow]]:

@@ -10,6 +10,7 @@ import pytest
 
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.options import load_suite
+from attnbench.bench.score.contrasts import COMPARISON_SETS, Contrasts
 from attnbench.bench.stats.intervals import NoiseSource, seeds_needed
 from attnbench.bench.store.store import Store
 from attnbench.docs.generator.boards import tables
@@ -131,7 +132,15 @@ def test_the_page_of_records_states_the_noise_of_softmax_and_the_seeds_of_a_clai
     text, deviation = " ".join(page.split()), stdev(bits)
     assert len(bits) == 10
     assert f"at ten seeds {fmean(bits):.3f} bits, standard deviation {deviation:.3f}." in text
+    contrasts, stated = Contrasts({}, COMPARISON_SETS["bits_per_character"]), round(deviation, 3)
+    pairs = contrasts.pairs("softmax", "relative"), contrasts.pairs("softmax", "mine")
+    assert pairs == (6, 28) and "six pairs of the four declared variants" in text and "28 pairs" in text
+
+    # as if the seeds were not paired, which they are: a pair can need fewer
+    def noise_of(seeds: int) -> list[NoiseSource]:
+        return [NoiseSource(stated * math.sqrt(2 / seeds), 2 * (seeds - 1))]
+
     for gain in (0.1, 0.05, 0.02, 0.01):
-        # as if the seeds were not paired, which they are: a pair can need fewer
-        needed = seeds_needed(gain, lambda n: [NoiseSource(deviation * math.sqrt(2 / n), 2 * (n - 1))], 0.95)
-        assert re.search(rf"{gain}\b[^.]* with {needed}\b", text)
+        declared, other = (seeds_needed(gain, noise_of, 1 - 0.05 / each, least=3) for each in pairs)
+        words = f"{declared}(?: seeds of each)? \\({other}\\b" if declared else "more than 100"
+        assert re.search(rf"{gain}\b[^.]*? with {words}", text), (gain, declared, other)

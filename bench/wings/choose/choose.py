@@ -16,7 +16,7 @@ from ...board.cells import (
     EMPTY,
     Cell,
     cells_of,
-    difference_cell,
+    contrast_cell,
     finished,
     number_cell,
     plain_columns,
@@ -150,7 +150,7 @@ def board_for_choice(
             return EMPTY
         if name == REFERENCE:
             return reference_cell(0.0)
-        return difference_cell(metrics[board_key], found.between(name, REFERENCE).interval)
+        return contrast_cell(found.between(name, REFERENCE))
 
     part = part_timed(timed.runs(table, "time"))
     work, of_length = f"{MODES[requirements.mode].one} of {part}", f"at length {requirements.length:,}"

@@ -36,22 +36,32 @@ def test_the_rates_are_those_of_the_last_table_of_the_page(simulation: ModuleTyp
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if cells[0] in kinds:
             values = [float(cell) for cell in cells[2:]]
-            found[kinds[cells[0]], int(cells[1])] = tuple(zip(values[::2], values[1::2], strict=True))
+            found[kinds[cells[0]], int(cells[1])] = tuple(zip(*[values[at::3] for at in range(3)], strict=True))
     assert found == SIMULATED
     assert set(found) == {(kind, seeds) for kind in kinds.values() for seeds in SEEDS}
 
 
-def test_at_six_and_ten_seeds_the_rule_errs_as_it_promises_on_boards_of_our_size() -> None:
+def test_orders_and_verdicts_are_false_on_five_of_a_hundred_boards_at_most() -> None:
+    """Of the worst of equal variants too."""
     for (kind, seeds), by_count in SIMULATED.items():
-        for variants, (orders, intervals) in zip(VARIANTS, by_count, strict=True):
-            assert orders <= 5 or (seeds == 3 and variants == 33), (kind, seeds, variants)
-            # 6 was promised; tasks alone miss it, by 0.5 and by 5
-            most = {"suite": 6, "task": 6.5, "failing": 11}[kind]
+        for variants, (orders, verdicts, intervals) in zip(VARIANTS, by_count, strict=True):
+            # of 2,000 boards; the page says of the one above 5 what more boards say
+            assert max(orders, verdicts) <= (5.5 if (kind, seeds, variants) == ("suite", 3, 6) else 5)
+            most = {"suite": 6, "task": 6.5, "failing": 14}[kind]
             assert intervals <= most or seeds == 3 or variants == 33, (kind, seeds, variants)
 
 
+def test_every_donor_of_the_page_errs_on_five_of_a_hundred_boards_at_most() -> None:
+    page = (ROOT / "docs" / "scoring_simulations.md").read_text(encoding="utf-8")
+    table = page[page.index("## Variants that are equal") : page.index("Orders and verdicts are two families")]
+    rows = [line.strip("|").split("|") for line in table.split("\n") if line.startswith("| ") and " / " in line]
+    values = [float(value) for row in rows for cell in row[1:] for value in cell.split("/")]
+    assert len(rows) == 4 * 11 + 11 and len(values) == 2 * 6 * len(rows)
+    assert max(values) <= 5
+
+
 def test_a_board_quotes_no_row_of_more_seeds_and_no_column_of_fewer_variants() -> None:
-    assert simulated_errors("suite", 9, 6)[:2] == (6, 6) and simulated_errors("suite", 10, 7)[:2] == (10, 11)
+    assert simulated_errors("suite", 11, 6)[:2] == (6, 6) and simulated_errors("suite", 12, 7)[:2] == (12, 11)
     assert simulated_errors("task", 3, 100)[:2] == (3, 33)
     assert simulated_errors("failing", 6, 11)[2:] == SIMULATED["failing", 6][1]
 
@@ -79,10 +89,11 @@ def test_the_simulated_rule_is_that_of_boards(simulation: ModuleType, seed: int)
     usable = np.isfinite(found.half[0])
     for at, (first, second) in enumerate(zip(one, other, strict=True)):
         contrast = mean_contrast([board.between(names[first], names[second]) for board in boards])
+        few = any(0 < sum(board.scores[name].learned) < 3 for board in boards for name in (names[first], names[second]))
+        if contrast.by_shares and not few:
+            assert contrast.direction(55) == found.order[0, at]
         if not usable[at]:
-            assert not contrast.has_enough_seeds or any(
-                0 < sum(board.scores[name].learned) < 3 for board in boards for name in (names[first], names[second])
-            )
+            assert contrast.by_shares or few or not contrast.has_enough_seeds
             continue
         assert contrast.advantage.value == pytest.approx(found.differences[0, at], abs=1e-12)
         alpha = 0.05 / 55 / (2 if contrast.failures else 1)

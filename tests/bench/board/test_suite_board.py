@@ -164,7 +164,8 @@ def test_the_smallest_difference_of_averages_that_would_be_found_is_said(bench) 
     found = board(filled(bench, {"a": {"softmax": 0.6, "rela": 0.7}, "b": {"softmax": 0.4, "rela": 0.36}}))
     assert notes(found, "power")[0] in found.shown_notes
     assert found.headline == (
-        "Better than softmax on a: rela. On b no variant is better. Better than the average of softmax: rela."
+        "Better than softmax on a: rela. On b no variant is better. "
+        "Better than the average of softmax: rela (by a alone)."
     )
 
 
@@ -179,3 +180,32 @@ def test_the_model_without_attention_competes_only_where_the_suite_names_it(benc
     assert cells["gap"].value == pytest.approx(-10) and cells["coverage"].text == "2 of 2"
     named = board(b, declared=["softmax", "rela", "no-attention"])
     assert [r.name for r in named.ranked] == ["rela", "softmax", "no-attention"] and named.baselines == ()
+
+
+def test_the_headline_names_the_task_that_decides_an_average(bench) -> None:
+    """Ahead by 30 points on one task, and by none on two others: the average is of that task alone."""
+    b = bench()
+    shares = {"softmax": (0.6, 0.6, 0.6), "rela": (0.6, 0.6, 0.9), "topk": (0.7, 0.7, 0.7), "local": (0.5, 0.6, 0.5)}
+    for at, task in enumerate("abc"):
+        b.task = task
+        for name, by_task in shares.items():
+            b.train(name, [], correct=[right(by_task[at] + shift) for shift in (0.0, 0.002, -0.002)])
+    found = board(b).headline
+    assert "Better than the average of softmax: rela (by c alone), topk." in found
+    assert "by more than 1 point: local." in found
+
+
+def test_the_headline_names_parameters_and_what_is_left_at_equal_ones(bench) -> None:
+    b = bench()
+    for b.task in "ab":
+        for name, share in (("softmax", 0.6), ("gate+softmax", 0.7), ("matched+gate+softmax", 0.6)):
+            before = len(b.records)
+            b.train(name, [], correct=[right(share + shift) for shift in (0.0, 0.002, -0.002)])
+            for at in range(before, len(b.records)):
+                more = 129_000 if name == "gate+softmax" else 100_000
+                kept = [m for m in b.records[at].measurements if m.name != "parameters"]
+                b.records[at] = replace(b.records[at], measurements=(*kept, Measurement.of("parameters", more)))
+    words = "gate+softmax (with 29 % more parameters; within margin at equal parameters)"
+    assert words in board(b).headline
+    table = table_of(b.records)
+    assert words in board_for_task(table, board_keys(table)[0], predictions=b.predictions).headline

@@ -66,8 +66,8 @@ def counted(first, second, names):
 
 # pairs that both runs order alike, that one of them leaves open, and that they order contrarily
 ORDERS = {
-    "suite": (17, 15, 0), "recall": (23, 2, 0), "noisy-recall": (0, 16, 0), "selective-copy": (10, 6, 0),
-    "max": (9, 18, 0),
+    "suite": (17, 6, 0), "recall": (0, 0, 0), "noisy-recall": (0, 0, 0), "selective-copy": (0, 0, 0),
+    "max": (0, 10, 0),
 }  # fmt: skip
 
 
@@ -95,10 +95,12 @@ def test_no_difference_from_softmax_is_proven_by_one_run_and_denied_by_the_other
 
 
 def test_both_runs_say_the_same_of_the_averages(runs):
-    of_averages = [
-        re.findall(r"(\w+ than the average of softmax[^:]*): (.*?)\. ", headline) for headline in runs["headlines"]
-    ]
-    assert of_averages[0] == of_averages[1]
-    assert [kind for kind, _ in of_averages[0]] == [
-        "Better than the average of softmax", "Worse than the average of softmax by more than 1 point"
-    ]  # fmt: skip
+    said = r"(\w+ than the average of softmax[^:]*): (.*?)\. "
+    first, second = (dict(re.findall(said, headline)) for headline in runs["headlines"])
+    better, worse = "Better than the average of softmax", "Worse than the average of softmax"
+    assert first.keys() == second.keys() == {better, worse, f"{worse} by more than 1 point"}
+    # of six trainings of KDA on noisy-recall two learned in the first run, which is no rank
+    assert (first[f"{worse} by more than 1 point"], second[f"{worse} by more than 1 point"]) == (
+        "linear", "delta[decay=channel], linear"
+    )  # fmt: skip
+    assert all(first[kind] == second[kind] for kind in (better, worse))

@@ -112,6 +112,19 @@ def test_a_fourth_seed_of_one_variant_changes_no_pair_of_others_and_none_of_its_
         assert before.between(one, other).interval == after.between(one, other).interval
 
 
+def test_more_seeds_of_a_loser_change_no_pair_of_others_and_none_of_its_own() -> None:
+    """Eight added seeds at which it failed: the seeds that a pair has in common decide all of it."""
+    values = drawn(6, 12)
+    before = board_of(scores(values))
+    found = scores(values | {"local": [*values["local"], *[1.0] * 8]})
+    found["local"] = replace(found["local"], learned_by_seed=(True,) * 12 + (False,) * 8)
+    after = board_of(found)
+    for one, other in (("rela", "linear"), ("rela", "softmax"), ("local", "softmax"), ("local", "rela")):
+        assert before.between(one, other).interval == after.between(one, other).interval
+        assert before.between(one, other).shares == after.between(one, other).shares
+    assert before.level_of("rela") == after.level_of("rela")
+
+
 def test_a_variant_that_learned_at_some_seeds_only_is_compared_at_these_and_leaves_the_pool() -> None:
     values = drawn(6, 6) | {"local": [10.0, 30.0, 10.0, 31.0, 29.5, 31.0]}
     found = scores(values)
@@ -174,8 +187,56 @@ def test_an_order_needs_one_part_and_nothing_that_says_the_opposite() -> None:
 def test_a_share_that_no_six_seeds_show_proves_nothing() -> None:
     contrast = two_parts(NEAR[:6], [NEAR[0], *[0.1] * 5])
     assert contrast.shares[0].p_value(contrast.shares[1]) == pytest.approx(0.01515, abs=1e-5)
-    # a mean of one seed shows nothing, and 0.015 is under 0.025 for one pair alone
-    assert not contrast.has_enough_seeds and contrast.direction(1) == 1 and contrast.direction(2) == 0
+    # a mean of one seed shows nothing, and 6 of 6 against 1 of 6 is proven for one pair, or for three
+    assert not contrast.has_enough_seeds and contrast.direction(1) == 1 and contrast.direction(6) == 0
+
+
+def test_where_one_learned_nowhere_only_the_shares_decide() -> None:
+    """A few successes beside failures alone: their means differ for certain, and the two may be equal."""
+    successes, failures = [0.260, 0.262, 0.258, *[0.02] * 9], [0.020, 0.021, 0.019] * 4
+    contrast = two_parts(successes, failures, bar=0.2)
+    assert contrast.shares == (Share(3, 12), Share(0, 12)) and contrast.by_shares
+    assert [contrast.direction(pairs) for pairs in (1, 10, 66)] == [0, 0, 0]
+    assert contrast.verdict(0.01) == "undecided" and contrast.interval.low == -1 and contrast.interval.high == 1
+    assert contrast.advantage.value == pytest.approx(np.mean(successes) - np.mean(failures))
+    # twelve of twelve against none is no luck; three of three may be
+    solved = two_parts(NEAR[:6], failures[:6])
+    assert solved.direction(55) == 1 and solved.verdict(0.01) == "better"
+    assert two_parts(failures[:6], NEAR[:6]).is_behind
+    assert two_parts(NEAR[:3], failures[:3]).direction(1) == 0
+    # a task on which that holds for the two leaves only the shares of all tasks
+    both = mean_contrast([two_parts([*NEAR[:6]], NEAR[6:] + NEAR[:2]), solved])
+    assert both.by_shares and both.shares == (Share(12, 12), Share(6, 12)) and not both.compares_means
+
+
+def test_where_neither_learned_all_seeds_count_from_six_on() -> None:
+    """Three seeds of two modes below the bar look certain, and are not; no variance of others is lent."""
+    low, high = [0.020, 0.021, 0.019, 0.022, 0.020, 0.018], [0.260, 0.262, 0.258, 0.261, 0.259, 0.260]
+    few, more = two_parts(high[:3], low[:3]), two_parts(high, low)
+    assert not few.is_certain and few.direction(1) == 0 and few.verdict(0.01) == "undecided" and few.interval.low > 0
+    assert more.direction(55) == 1 and not more.is_moderated
+    error = math.sqrt((np.var(high, ddof=1) + np.var(low, ddof=1)) / 6)
+    assert more.advantage.noise[0].error == pytest.approx(error)
+    assert few.least_seeds == 6 and few.seeds_needed() == 6
+
+
+def test_seeds_in_doubt_are_compared_with_those_that_seem_to_have_failed() -> None:
+    """Where nobody knows the ceiling, the bar beside the own best seed chooses no seeds."""
+
+    def found(count: int) -> Contrast:
+        scores = {
+            "rela": SeedScores(
+                variant="rela", seeds=tuple(range(count)), scores=(0.20, *[0.66, 0.67] * 6)[:count], examples=100_000,
+                learned_by_seed=(False, *[True] * (count - 1)), in_doubt=True,
+            ),
+            "softmax": SeedScores(
+                variant="softmax", seeds=tuple(range(count)), scores=(0.91, 0.92) * (count // 2), examples=100_000
+            ),
+        }  # fmt: skip
+        return Contrasts(scores, ["softmax", "rela"]).between("rela", "softmax")
+
+    assert found(4).seeds == (0, 1, 2, 3) and found(4).verdict(0.01) == "undecided"
+    assert found(12).direction(1) == -1 and found(12).advantage.value == found(12).of_all
 
 
 def test_nobody_is_no_worse_who_failed_more_often() -> None:

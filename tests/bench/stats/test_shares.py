@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from attnbench.bench.stats.intervals import Share, least_difference
+from attnbench.bench.stats.intervals import Share
+from attnbench.bench.stats.shares import fisher_table, least_difference, proven_below
 
 
 @pytest.mark.parametrize("trained", [1, 3, 6, 10, 24])
@@ -32,7 +34,40 @@ def test_six_of_six_and_one_of_six() -> None:
 
 def test_the_least_difference_is_the_last_that_the_test_shows() -> None:
     for trained in (3, 6, 10, 24):
-        for alpha in (0.05, 0.05 / 55 / 2, 1e-6):
-            found = least_difference(trained, alpha)
-            shown = [k for k in range(trained) if Share(trained, trained).p_value(Share(k, trained)) < alpha]
+        for pairs in (1, 10, 55, 5000):
+            found = least_difference(trained, pairs)
+            most = proven_below(trained, pairs) * (1 + 1e-9)
+            shown = [k for k in range(trained) if Share(trained, trained).p_value(Share(k, trained)) <= most]
             assert shown == ([] if found is None else list(range(found + 1)))
+
+
+@pytest.mark.parametrize("trained", [1, 3, 6, 12])
+def test_the_table_has_the_p_values_of_scipy(trained: int) -> None:
+    numbers = range(trained + 1)
+    for one in numbers:
+        expected = [stats.fisher_exact([[one, trained - one], [two, trained - two]]).pvalue for two in numbers]
+        assert fisher_table(trained)[one] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("trained", "variants"), [(5, 5), (6, 11), (8, 6), (12, 11), (48, 11)])
+def test_equal_variants_differ_falsely_on_at_most_half_of_the_boards_that_may_err(trained: int, variants: int) -> None:
+    """Boards drawn with one share for all: 2.5 % at the worst share, and the next number would be too many."""
+    rng = np.random.default_rng(trained)
+    table, level = fisher_table(trained), proven_below(trained, variants * (variants - 1) // 2)
+    smaller, larger = level * (1 + 1e-9), min(value for value in np.unique(table) if value > level * (1 + 1e-9))
+    rates = []
+    for share in (0.05, 0.2, 0.35, 0.5):
+        learned = rng.binomial(trained, share, (40_000, variants))
+        p_values = table[learned.min(axis=1), learned.max(axis=1)]
+        rates.append([float((p_values <= most).mean()) for most in (smaller, larger * (1 + 1e-9))])
+    worst = np.max(rates, axis=0)
+    assert worst[0] < 0.0275 and worst[1] > 0.0225
+
+
+def test_shares_of_several_groups_err_no_more_than_one_group() -> None:
+    """Five variants that fail at every third seed beside six that fail at two of three: only pairs within count."""
+    rng = np.random.default_rng(1)
+    table, level = fisher_table(12), proven_below(12, 55) * (1 + 1e-9)
+    groups = [rng.binomial(12, share, (40_000, count)) for share, count in ((2 / 3, 5), (1 / 3, 6))]
+    false = [table[each.min(axis=1), each.max(axis=1)] <= level for each in groups]
+    assert np.logical_or(*false).mean() < 0.025

@@ -1,0 +1,94 @@
+"""Shares: which difference in how many trainings learned is proven, among all pairs of a board.
+
+Fisher's exact test at a level divided by the number of pairs is far too strict: among eleven variants six of six
+against none of six would not pass, though equal variants show it on 2 % of boards at most. So the level is the one that
+keeps the chance of any false difference: the worst over all shares that equal variants may have in common.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import bdtr, comb
+
+from .intervals import LEVEL, Share
+
+Floats = npt.NDArray[np.float64]
+
+SHARES = np.linspace(0.02, 0.5, 49)
+"""Shares of trainings that learn, at which errors are computed; above a half all is mirrored."""
+
+
+@lru_cache(maxsize=256)
+def proven_below(trained: int, pairs: int) -> float:
+    """The largest p-value of Fisher's test that proves a difference, where each of two trained so many times.
+
+    `pairs`: how many comparisons the board makes, taken as all pairs of the fewest variants that have as many. Among
+    variants that learn equally often, half of the error that a board allows is made at most: the other half is that of
+    their means. 0 where no numbers prove anything.
+
+    >>> round(proven_below(6, 55), 4), round(proven_below(12, 55), 4), proven_below(3, 1)
+    (0.0022, 0.0013, 0.0)
+    """
+    variants = math.ceil((1 + math.sqrt(1 + 8 * pairs)) / 2)
+    p_values = fisher_table(trained)
+    # of the smallest and the largest number of trainings that learned: who else lies between them proves no more
+    least, most = np.triu_indices(trained + 1)
+    chances = _extremes(trained, variants)[:, least, most]
+    order = np.argsort(p_values[least, most], kind="stable")
+    found = p_values[least, most][order]
+    errors = chances[:, order].cumsum(axis=1).max(axis=0)
+    # numbers with the same p-value are proven together
+    ends = np.flatnonzero(np.diff(found, append=2.0) > 1e-12)
+    kept = ends[errors[ends] <= (1 - LEVEL) / 2]
+    return float(found[kept[-1]]) if len(kept) else 0.0
+
+
+def is_proven(one: Share, other: Share, pairs: int) -> bool:
+    """True if the two learn differently often; both trained as many times.
+
+    >>> is_proven(Share(6, 6), Share(0, 6), 55), is_proven(Share(6, 6), Share(1, 6), 55)
+    (True, False)
+    """
+    return bool(one.p_value(other) <= proven_below(one.trained, pairs) * (1 + 1e-9))
+
+
+def least_difference(trained: int, pairs: int) -> int | None:
+    """The most trainings of another that may have learned beside `trained` of `trained`, where a difference is proven.
+
+    None where not even 0 would do.
+
+    >>> least_difference(6, 1), least_difference(6, 55), least_difference(3, 55), least_difference(10, 55)
+    (1, 0, None, 2)
+    """
+    shown = [k for k in range(trained) if is_proven(Share(trained, trained), Share(k, trained), pairs)]
+    return max(shown, default=None)
+
+
+@lru_cache(maxsize=64)
+def fisher_table(trained: int) -> Floats:
+    """The p-values of `Share.p_value`, (trained + 1, trained + 1), by how many of so many trainings of each learned."""
+    numbers = np.arange(trained + 1)
+    ways = comb(trained, numbers)
+    table = np.ones((trained + 1, trained + 1))
+    for both in range(2 * trained + 1):
+        one = numbers[max(0, both - trained) : both + 1]
+        joint = ways[one] * ways[both - one]
+        as_rare = joint <= joint[:, None] * (1 + 1e-9)
+        table[one, both - one] = (as_rare * joint).sum(axis=1) / joint.sum()
+    return table
+
+
+def _extremes(trained: int, variants: int) -> Floats:
+    """Chances of the least and the most that any of the variants learned: (SHARES, trained + 1, trained + 1)."""
+    below = np.zeros((len(SHARES), trained + 2))
+    below[:, 1:] = bdtr(np.arange(trained + 1.0), trained, SHARES[:, None])
+    # all lie from the first number to the second
+    inside = np.zeros((len(SHARES), trained + 3, trained + 3))
+    spans = np.maximum(below[:, None, 1:] - below[:, :-1, None], 0.0)
+    inside[:, 1:-1, 1:-1] = spans**variants
+    found: Floats = inside[:, 1:-1, 1:-1] - inside[:, 2:, 1:-1] - inside[:, 1:-1, :-2] + inside[:, 2:, :-2]
+    return found
