@@ -59,7 +59,7 @@ def _shares(subject: Subject | _Rated, rate: float) -> Answers:
     [empty], [kept] = _rows(subject, 1, NEARLY_ALL)[:1], _rows(subject, 1, None)[:1]
     rows = _rows(subject, 1, rate)
     size = float((kept - empty).abs().max())
-    patterns = len((rows / max(size, 1e-30) * 1e3).round().unique(dim=0))
+    patterns = len(torch.unique((rows / max(size, 1e-30) * 1e3).round(), dim=0))
     if not 1 < patterns <= MOST_PATTERNS or not size:
         return
 

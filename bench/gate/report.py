@@ -170,9 +170,10 @@ def check_variant(
             if not results:
                 made = VariantFactory.of(variant).make(shape)
                 note = "; ".join(filter(None, [getattr(made, "found", ""), note]))
-                if part == 0 and hasattr(made, "audited"):
+                audited = getattr(made, "audited", None)
+                if part == 0 and audited is not None:
                     # as it is called by itself, beside what it is as a variant of a model
-                    results += [(setting, result) for result in made.audited(causal)]
+                    results += [(setting, result) for result in audited(causal)]
             results += [(setting, result) for result in examine(variant, shape)]
             found += paths(variant, shape)
     except SelectionError:

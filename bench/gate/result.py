@@ -70,7 +70,7 @@ class Result:
         return {"holds": True, "fails": False}.get(self.verdict)
 
     @builtins.property
-    def severity(self) -> tuple[int, float]:
+    def severity(self) -> tuple[float, float]:
         """Failed above asked above held above not tried and not judged; then by how much of the allowance is used."""
         if self.held is None:
             return ({"asks": 2, "by design": 2, "not tried": 0.5}.get(self.verdict, 0), 0.0)

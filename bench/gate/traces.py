@@ -17,12 +17,14 @@ def inputs_stay(subject: Subject) -> Answers:
     first = subject.outputs(inputs)
     held = first.clone()
     changed = sum(not torch.equal(one, other) for one, other in zip(inputs, kept, strict=True))
-    lines = ("kept = [x.clone() for x in inputs]; out(inputs)",)
-    lines += ("print(sum(not torch.equal(x, y) for x, y in zip(inputs, kept)))",)
+    lines = (
+        "kept = [x.clone() for x in inputs]; out(inputs)",
+        "print(sum(not torch.equal(x, y) for x, y in zip(inputs, kept)))",
+    )
     yield Measured(float(changed), 0.0, f"a call changes {changed} of its inputs", subject.shown(*lines))
     subject.outputs(subject.draw(seed=4))
-    lines = ("a = out(inputs); b = a.clone(); out([x.roll(1, 0) for x in inputs])",)
-    yield subject.compared("a call changes the output of the one before", first, held, *lines)
+    line = "a = out(inputs); b = a.clone(); out([x.roll(1, 0) for x in inputs])"
+    yield subject.compared("a call changes the output of the one before", first, held, line)
 
 
 def nothing_remembered(subject: Subject) -> Answers:
@@ -49,8 +51,8 @@ def storage(subject: Subject) -> Answers:
     except Exception as error:
         yield NotJudged(f"raises {type(error).__name__} for inputs that are not contiguous", verdict="not tried")
     else:
-        lines = "a, b = out([x.transpose(0, 1).contiguous().transpose(0, 1) for x in inputs]), out(inputs)"
-        yield subject.compared("inputs that are not contiguous have other outputs", found, expected, lines)
+        line = "a, b = out([x.transpose(0, 1).contiguous().transpose(0, 1) for x in inputs]), out(inputs)"
+        yield subject.compared("inputs that are not contiguous have other outputs", found, expected, line)
     if not subject.has_inputs_of_numbers:
         return
     drawn = torch.randn(expected.shape, generator=torch.Generator().manual_seed(7)).to(expected)

@@ -90,7 +90,9 @@ class OutsideTimes:
 
     def _contradiction(self, key: str, trusted: str) -> str:
         samples = self.of.get(key)
-        for clock, name in enumerate(("", " of the processor") if samples else ()):
+        if samples is None:
+            return ""
+        for clock, name in enumerate(("", " of the processor")):
             gaps, honest = samples.gaps(clock), self.of[trusted].gaps(clock) if trusted in self.of else [0.0]
             whole = statistics.fmean(seen[clock] for seen in samples.seen)
             error = max(np.std(each) / math.sqrt(len(each)) for each in (gaps, honest))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -193,7 +193,7 @@ class SweepWorkloads(Workloads):
         if self.point.level == "layer":
             if before is not None:
                 raise Unsupported("it has a sublayer of its own before attention, which level=block times too")
-            block = block.attention
+            block = cast(nn.Module, block.attention)
         block.to(self.device)
         block.train(self.point.mode == "step")
         parameters = list(block.parameters())

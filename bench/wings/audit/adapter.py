@@ -118,6 +118,7 @@ class ForeignAttention(Variant):
 
     module: Any
     calls: Any
+    audited: Any
 
     def __init__(self, shape: AttentionShape, module: Any, calls: Calls, found: str):
         super().__init__(shape)

@@ -51,7 +51,7 @@ SHORT = {"recall": SHORT_RECALL, "max-pooled": {"steps": 300}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _JudgedPart:
     """A run of the judgement; `measure` is `run` or `plan`, as a function of variants, tasks and keywords."""
 
     name: str
@@ -119,11 +119,11 @@ def judging(
             yield page(None)
         if kept.examined is None:
             notice(f"gate: testing {spec}")
-            examined = examined_by(check(spec, device=str(place)))
-            if not examined.problem:
-                traits = ask(VARIANTS, spec.name, AskTraits(spec, examined.causal))
-                examined = replace(examined, sees_order=traits.sees_order, projects=traits.projects)
-            kept = kept.with_gate(examined)
+            by_gate = examined_by(check(spec, device=str(place)))
+            if not by_gate.problem:
+                traits = ask(VARIANTS, spec.name, AskTraits(spec, by_gate.causal))
+                by_gate = replace(by_gate, sees_order=traits.sees_order, projects=traits.projects)
+            kept = kept.with_gate(by_gate)
         examined = kept.examined
         assert examined is not None
         yield page(examined)
@@ -154,7 +154,7 @@ def judging(
                 break
             mine, reference = _beside(measured, spec)
             own += mine
-            pairs += [(judged_task(one), reference and judged_task(reference)) for one in mine]
+            pairs += [(judged_task(one), judged_task(reference) if reference else None) for one in mine]
             yield page(examined, tasks=tuple(pairs), short=quick)
 
 
@@ -189,7 +189,7 @@ def _audited(audit: Callable[..., Any], spec: Spec, causal: bool | None) -> Audi
 
 def _parts(
     spec: Spec, presets: Mapping[str, Spec], lengths: tuple[int, ...], examined: Examined, preset: Spec
-) -> list[_Part]:
+) -> list[_JudgedPart]:
     """The trainings, a task each, and the timings."""
     pair = tuple(dict.fromkeys((Spec(REFERENCE), spec)))
     turned = examined.sees_order and spec.name != REFERENCE
@@ -200,7 +200,7 @@ def _parts(
         if turned:
             # projected heads would be turned twice; a layer with projections of its own is beyond that
             wanted = [(pair, rotary)] if examined.projects else [(pair, given), ((Spec(REFERENCE),), rotary)]
-        parts.append(_Part(name=task, measure=partial(_trainings, task, wanted)))
+        parts.append(_JudgedPart(name=task, measure=partial(_trainings, task, wanted)))
     settings: dict[str, Any] = (
         {"causal": True} if examined.only_causal or (examined.projects and examined.causal) else {}
     )
@@ -209,7 +209,7 @@ def _parts(
     points = [Spec.of("sweep", length=length, **settings) for length in lengths]
     timing = Spec.of("quick", timing_seconds=TIMING_SECONDS) if preset.name == "quick" else Spec(preset.name)
     name = f"time at {len(points)} length{'s' * (len(points) > 1)}"
-    return [*parts, _Part(name=name, measure=lambda make: [make(pair, points, preset=timing)])]
+    return [*parts, _JudgedPart(name=name, measure=lambda make: [make(pair, points, preset=timing)])]
 
 
 def _trainings(task: str, wanted: list[tuple[tuple[Spec, ...], Spec]], make: Callable[..., Any]) -> list[Any]:
@@ -231,7 +231,7 @@ def _measured(variants: Names, tasks: Names, *, lanes: Any = None, jobs: int | N
     return found
 
 
-def _seconds_of(part: _Part, options: Mapping[str, Any]) -> float:
+def _seconds_of(part: _JudgedPart, options: Mapping[str, Any]) -> float:
     """About how long what is left of a part takes."""
 
     def planned(variants: Names, tasks: Names, *, preset: Spec, lanes: Any = None, jobs: int | None = None) -> Plan:

@@ -48,7 +48,7 @@ class Verdicts:
         file = results / FOLDER / f"{key}.json"
         if not again:
             with suppress(OSError, AttnbenchError):
-                found = read_json(_Kept, file, "verdicts of audit and gate")
+                found = read_json(_KeptVerdicts, file, "verdicts of audit and gate")
                 return cls(file=file, audit=found.audit, examined=found.examined)
         return cls(file=file)
 
@@ -68,6 +68,6 @@ class Verdicts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptVerdicts:
     audit: Audited | None = None
     examined: Examined | None = None
