@@ -36,7 +36,7 @@ WATCHED: tuple[ModuleType | type, ...] = (
 )  # fmt: skip
 """Modules and classes, beside attnbench's own, whose functions decide over what is measured."""
 
-TIMING = ("attnbench.bench.measure.", "attnbench.bench.run.")
+_TIMING = ("attnbench.bench.measure.", "attnbench.bench.run.")
 """Beginnings of the names of attnbench's own modules that a timing goes through."""
 
 READ_LATE = ("ATEN_", "ATTNBENCH_", "CUBLAS_", "CUDA_", "CUDNN_", "KMP_", "MKL_", "NVIDIA_", "OMP_", "OPENBLAS_",
@@ -48,7 +48,7 @@ TORCH = str(Path(torch.__file__).parent)
 Functions = dict[tuple[str, str], tuple[Any, ...]]
 """The functions of modules and classes by owner and name, each with what it is made of."""
 
-DESCRIPTORS = (staticmethod, classmethod, property)
+_DESCRIPTORS = (staticmethod, classmethod, property)
 
 NUMBERS = torch.linspace(-3.0, 3.0, 64).reshape(1, 1, 8, 8)
 
@@ -56,7 +56,7 @@ NUMBERS = torch.linspace(-3.0, 3.0, 64).reshape(1, 1, 8, 8)
 class StateWatch:
     """Compares the state of this process with that of the last look.
 
-    `quick`: in a few milliseconds, of attnbench's own modules those of `TIMING` alone, and without child processes.
+    `quick`: in a few milliseconds, of attnbench's own modules those of `_TIMING` alone, and without child processes.
     `speeds`: with the settings that decide over speeds alone: no learned number depends on these, and others may change
     them for a running process (`renice`, `taskset`, a batch system), so that a training is never blamed for them.
     """
@@ -194,7 +194,7 @@ def _functions(quick: bool) -> Iterator[tuple[tuple[str, str], tuple[Any, ...]]]
 
     A clock is read through the name of a module, and a limit is a constant. Values are compared by identity.
     """
-    own = [module for name, module in list(sys.modules.items()) if name.startswith(TIMING if quick else "attnbench.")]
+    own = [module for name, module in list(sys.modules.items()) if name.startswith(_TIMING if quick else "attnbench.")]
     ours = (
         (module, kind)
         for module in own
@@ -209,7 +209,7 @@ def _functions(quick: bool) -> Iterator[tuple[tuple[str, str], tuple[Any, ...]]]
         for name, value in {name: value for kind in kinds for name, value in list(vars(kind).items())}.items():
             if isinstance(value, FunctionType):
                 yield (where, name), (value, value.__code__, value.__defaults__)
-            elif callable(value) or isinstance(value, DESCRIPTORS):
+            elif callable(value) or isinstance(value, _DESCRIPTORS):
                 yield (where, name), (value,)
             elif is_own and (isinstance(value, ModuleType) or name.isupper()):
                 # a table may be changed in place; what a private name holds is kept from call to call

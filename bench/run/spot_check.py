@@ -19,13 +19,13 @@ from ...variants.contract import Mask, Variant
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 
-ROWS = 2
+_ROWS = 2
 """Sequences of a batch that are tested."""
 
-MOVED = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""The share of the outputs' deviation that may move; of other types, `MOVED_ROUGHLY`."""
+_MOVED = {torch.float32: 1e-3, torch.float64: 1e-6}
+"""The share of the outputs' deviation that may move; of other types, `_MOVED_ROUGHLY`."""
 
-MOVED_ROUGHLY = 0.1
+_MOVED_ROUGHLY = 0.1
 
 CONFIRMED = 2
 """Tests that must fail: rounding may move a choice of keys that are equally good, and so an output, but not often."""
@@ -68,7 +68,7 @@ class SpotCheck:
         is_plain = mask.causal and mask.bounds is None and variant.causality == "strict"
         if not is_plain or key.shape[2] != length or length < 2:
             return ""
-        rows = self.draw.sample(range(batch), min(ROWS, batch))
+        rows = self.draw.sample(range(batch), min(_ROWS, batch))
         cut = self.draw.randrange(1, length)
         mask = Mask(valid=None if mask.valid is None else mask.valid[rows], causal=True)
         parts = [each.detach()[rows].clone() for each in (query, key, value)]
@@ -86,7 +86,7 @@ class SpotCheck:
             late.copy_(3 * late.roll(1, axis) + 1)
         after = ran()
         moved = float((after - before)[:, :, :cut].abs().max())
-        allowed = MOVED.get(query.dtype, MOVED_ROUGHLY) * float(before.std())
+        allowed = _MOVED.get(query.dtype, _MOVED_ROUGHLY) * float(before.std())
         if moved <= allowed:
             return ""
         return f"on rows of the run itself, positions from {cut:,} on move the outputs before them by {moved:.2g}"

@@ -27,7 +27,7 @@ BUDGETS = {
     "bench/run": (30, 170),
     "bench/score": (10, 65),
     "bench/stats": (10, 90),
-    "bench/store": (12, 105),
+    "bench/store": (12, 107),
     "bench/train": (14, 65),
     "bench/wings": (90, 480),
     "dashboards": (14, 90),

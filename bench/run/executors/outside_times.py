@@ -21,19 +21,19 @@ from ...core.registry import VARIANTS
 from ...measure.timer import LEAST_ROUNDS
 from ..events import CellFinished, Event, RoundsEnded, SampleBegun, SampleEnded
 
-SHARE = 0.1
+_SHARE = 0.1
 """The part of a sample that may be missing from, or added to, the time that is seen from outside."""
 
-SHARE_OF_FEW = 0.4
+_SHARE_OF_FEW = 0.4
 """The same of fewer than `LEAST_ROUNDS` samples, whose delays may not cancel."""
 
 SLACK_SECONDS, SLACK_OF_A_GPU = 0.002, 0.5
 """The same in seconds. A GPU flushes its cache and waits before its events begin, and the parent sees that too."""
 
-ERRORS = 4.0
+_ERRORS = 4.0
 """Standard errors, the larger of its own and the reference's, that are allowed beside these: delays scatter."""
 
-MODES = ("step_seconds", "forward_seconds", "decode_seconds")
+_MODES = ("step_seconds", "forward_seconds", "decode_seconds")
 
 
 @dataclass(slots=True)
@@ -96,9 +96,9 @@ class OutsideTimes:
             gaps, honest = samples.gaps(clock), self.of[trusted].gaps(clock) if trusted in self.of else [0.0]
             whole = statistics.fmean(seen[clock] for seen in samples.seen)
             error = max(np.std(each) / math.sqrt(len(each)) for each in (gaps, honest))
-            share = SHARE if len(samples.seen) >= LEAST_ROUNDS else SHARE_OF_FEW
+            share = _SHARE if len(samples.seen) >= LEAST_ROUNDS else _SHARE_OF_FEW
             # not a number where the kernel does not tell
-            if abs(statistics.fmean(gaps)) > share * whole + self.slack + ERRORS * error:
+            if abs(statistics.fmean(gaps)) > share * whole + self.slack + _ERRORS * error:
                 said = statistics.fmean(each[clock] for each in samples.said)
                 return (
                     f"a sample takes {whole:.3g} s{name} as another process sees it, and {said:.3g} s by its own clock"
@@ -107,7 +107,7 @@ class OutsideTimes:
 
     def _agrees(self, record: Record) -> bool:
         """True if a Record has the times that were compared, or none."""
-        timed = next(filter(None, map(record.first, MODES)), None)
+        timed = next(filter(None, map(record.first, _MODES)), None)
         if timed is None or record.outcome is not Outcome.OK:
             return True
         said = [seconds for seconds, _ in self.of[record.key].said] if record.key in self.of else []
