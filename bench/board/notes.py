@@ -219,6 +219,24 @@ def describe_size(name: str, more: float, verdicts: Mapping[str, Verdict]) -> li
     return [*found, *([f"{matched} at equal parameters"] if matched else [])]
 
 
+def describe_tasks(average: Contrast, without: Mapping[str, Contrast]) -> list[str]:
+    """The tasks that an order on average needs; `without`: by task, the mean over all others."""
+    proven = average.direction(average.pairs)
+    needed = [task for task, rest in without.items() if proven and rest.direction(rest.pairs) != proven]
+    return [f"by {needed[0]} alone" if len(needed) == 1 else f"not without {' or '.join(needed)}"] if needed else []
+
+
+def left_out(unlearned: Sequence[str], averaged: Sequence[str]) -> str:
+    """
+    >>> left_out(["lra-pathfinder"], ["lra-text", "lra-image"])
+    'softmax did not learn lra-pathfinder: the average is over the other 2 tasks.'
+    """
+    if not unlearned:
+        return ""
+    rest = f"the average is over the other {len(averaged)} tasks" if averaged else "there is no average"
+    return f"{REFERENCE} did not learn {listed(sorted(unlearned))}: {rest}."
+
+
 def describe_gaps(undecided: Iterable[Contrast], metric: Metric) -> str:
     """The differences that a board would miss, from the smallest to the largest of these variants, in words."""
     effects = sorted(gap.minimal_detectable_effect() for gap in undecided if gap.compares_means)

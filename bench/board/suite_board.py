@@ -11,7 +11,15 @@ from ..core.errors import SelectionError
 from ..core.metrics import Interval, Metric
 from ..score.contrasts import Contrast, Contrasts, contrast_ranks, mean_contrast
 from ..score.key import BoardKey
-from ..score.quality import Predictions, SeedScores, is_unlearned, metric_of, scores_by_variant, trivial_levels
+from ..score.quality import (
+    Predictions,
+    SeedScores,
+    best_baseline,
+    is_unlearned,
+    metric_of,
+    more_parameters,
+    scores_by_variant,
+)
 from ..stats.format import listed
 from ..stats.intervals import Share
 from ..stats.scoring import Verdict
@@ -34,6 +42,8 @@ from .notes import (
     describe_gaps,
     describe_losses,
     describe_size,
+    describe_tasks,
+    left_out,
     note,
     nothing_ranked,
     quality_headline,
@@ -90,7 +100,7 @@ def board_for_suite(
         title=f"suite {suite}, preset {preset}",
         question=f"Which attention {metric.question} over the {len(context.tasks)} tasks of {suite} "
         f"({short_preset(preset)})?",
-        headline=" ".join(filter(None, [_left_out(context.unlearned, context.averaged), answer])),
+        headline=" ".join(filter(None, [left_out(context.unlearned, context.averaged), answer])),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
@@ -147,7 +157,7 @@ class SuiteContext:
         for key in board_keys:
             found = scores[key.task]
             levels[key.task] = {name: contrasts[key.task].level_of(name) for name, own in found.items() if own.seeds}
-            baseline = _best_baseline(table, key, metric, predictions)
+            baseline = best_baseline(table, key, metric, predictions)
             if baseline is not None:
                 best[key.task] = baseline
                 levels[key.task][TRIVIAL] = baseline[1]
@@ -161,7 +171,7 @@ class SuiteContext:
             missing={name: differing.get(name) or _missing(name, tasks, scores) for name in names},
             best=best,
             levels=levels,
-            parameters=_more_parameters(table, scores),
+            parameters=more_parameters(table, scores),
         )
 
     @property
@@ -285,25 +295,17 @@ def _answer(context: SuiteContext, gaps: Mapping[str, Contrast]) -> str:
         missed=missed,
         unsettled={name for name, one in competing if one.unsettled},
         unestablished={name for name, one in competing if one.unestablished and name in context.competing},
-        remarks={name: words for name in gaps if (words := "; ".join(_limits(context, name, verdicts)))},
+        remarks={name: words for name in gaps if (words := _limits(context, name, verdicts))},
     )
     return f"{where_better(ahead)} {told}".strip()
 
 
-def _limits(context: SuiteContext, name: str, verdicts: Mapping[str, Verdict]) -> Iterator[str]:
+def _limits(context: SuiteContext, name: str, verdicts: Mapping[str, Verdict]) -> str:
     """What the place of a variant on average rests on: the tasks without which it is open, and added parameters."""
-    proven = context.gap(name, REFERENCE).direction(context.gap(name, REFERENCE).pairs)
-    rest = context.averaged if proven and len(context.averaged) > 1 else []
-    needed = [
-        task for task in rest if (gap := context.gap(name, REFERENCE, without=task)).direction(gap.pairs) != proven
-    ]
-    if len(needed) == 1:
-        yield f"by {needed[0]} alone"
-    elif needed:
-        yield f"not without {' or without '.join(needed)}"
+    gap, rest = context.gap(name, REFERENCE), context.averaged if len(context.averaged) > 1 else []
+    words = describe_tasks(gap, {task: context.gap(name, REFERENCE, without=task) for task in rest})
     more = max((context.parameters.get((task, name), 0.0) for task in context.averaged), default=0.0)
-    if proven > 0:
-        yield from describe_size(name, more, verdicts)
+    return "; ".join([*words, *(describe_size(name, more, verdicts) if gap.is_ahead else [])])
 
 
 def _advice(unranked: Sequence[Row], suite: str, preset: str, tasks: int) -> str:
@@ -319,17 +321,6 @@ def _ahead(contrasts: Contrasts, names: Sequence[str], metric: Metric) -> list[s
     """The variants that are better than the reference on one task."""
     gaps = {name: contrasts.to_reference(name) for name in names}
     return [name for name, gap in gaps.items() if gap and gap.verdict(metric.margin / metric.points) == "better"]
-
-
-def _left_out(unlearned: Sequence[str], averaged: Sequence[str]) -> str:
-    """
-    >>> _left_out(["lra-pathfinder"], ["lra-text", "lra-image"])
-    'softmax did not learn lra-pathfinder: the average is over the other 2 tasks.'
-    """
-    if not unlearned:
-        return ""
-    rest = f"the average is over the other {len(averaged)} tasks" if averaged else "there is no average"
-    return f"{REFERENCE} did not learn {listed(sorted(unlearned))}: {rest}."
 
 
 def _common_metric(table: ResultTable, name: str, board_keys: list[BoardKey]) -> Metric:
@@ -348,27 +339,6 @@ def _common_metric(table: ResultTable, name: str, board_keys: list[BoardKey]) ->
         titles = listed(sorted(one.title for one in metrics))
         raise SelectionError(f"the tasks of {name} are judged by {titles}, which have no average; show each alone")
     return metrics.pop()
-
-
-def _best_baseline(
-    table: ResultTable, board_key: BoardKey, metric: Metric, predictions: Predictions
-) -> tuple[str, Interval] | None:
-    """The best trivial predictor of a task and its level."""
-    levels = trivial_levels(table, board_key, metric, predictions)
-    known = [(run.variant, level) for run, level in levels if level is not None]
-    return max(known, key=lambda pair: metric.sign * pair[1].value, default=None)
-
-
-def _more_parameters(
-    table: ResultTable, scores: Mapping[str, Mapping[str, SeedScores]]
-) -> dict[tuple[str, str], float]:
-    """How many more parameters each variant has than the reference, as a share of its, by task and variant."""
-    found: dict[tuple[str, str], float] = {}
-    for task, by_name in scores.items():
-        counts = {name: own[-1] for name, one in by_name.items() if (own := table.values("parameters", one.rows))}
-        if usual := counts.get(REFERENCE):
-            found |= {(task, name): count / usual - 1 for name, count in counts.items()}
-    return found
 
 
 def _missing(variant: str, tasks: list[str], scores: Mapping[str, Mapping[str, SeedScores]]) -> str:

@@ -149,6 +149,11 @@ class Contrast:
         return not self.is_separated and self._shown(self.pairs) != 0
 
     @property
+    def is_ahead(self) -> bool:
+        """True if it is better, by however little."""
+        return self.direction(self.pairs) > 0
+
+    @property
     def is_behind(self) -> bool:
         """True if it is worse, by however little."""
         return self.direction(self.pairs) < 0

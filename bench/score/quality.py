@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple
@@ -179,6 +179,16 @@ def scores_by_variant(table: ResultTable, board_key: BoardKey, predictions: Pred
     }
 
 
+def more_parameters(table: ResultTable, scores: Mapping[str, Mapping[str, SeedScores]]) -> dict[tuple[str, str], float]:
+    """How many more parameters each variant has than the reference, as a share of its, by task and variant."""
+    found = {}
+    for task, by_name in scores.items():
+        counts = {name: own[-1] for name, one in by_name.items() if (own := table.values("parameters", one.rows))}
+        if usual := counts.get(REFERENCE):
+            found |= {(task, name): count / usual - 1 for name, count in counts.items()}
+    return found
+
+
 class _Done(NamedTuple):
     row: ResultRow
     score: float
@@ -346,3 +356,12 @@ def _level(tested: Measurement, metric: Metric, run: ResultRow, predictions: Pre
     if kept is None or not sound_statistics(metric.name, kept.values):
         return wording.point(tested.value)
     return corpus_level([tested.value], resampled_scores(metric.name, kept.values)[:, None])
+
+
+def best_baseline(
+    table: ResultTable, board_key: BoardKey, metric: Metric, predictions: Predictions
+) -> tuple[str, Interval] | None:
+    """The best trivial predictor of a task and its level."""
+    levels = trivial_levels(table, board_key, metric, predictions)
+    known = [(run.variant, level) for run, level in levels if level is not None]
+    return max(known, key=lambda pair: metric.sign * pair[1].value, default=None)
