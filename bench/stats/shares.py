@@ -62,7 +62,7 @@ def least_difference(trained: int, pairs: int) -> int | None:
     None where not even 0 would do.
 
     >>> least_difference(6, 1), least_difference(6, 55), least_difference(3, 55), least_difference(10, 55)
-    (1, 0, None, 2)
+    (2, 0, None, 2)
     """
     shown = [k for k in range(trained) if is_proven(Share(trained, trained), Share(k, trained), pairs)]
     return max(shown, default=None)

@@ -27,9 +27,9 @@ BUDGETS = {
     "bench/run": (30, 170),
     "bench/score": (10, 65),
     "bench/stats": (10, 90),
-    "bench/store": (12, 107),
+    "bench/store": (12, 112),
     "bench/train": (14, 65),
-    "bench/wings": (90, 480),
+    "bench/wings": (90, 500),
     "dashboards": (14, 90),
     "tasks/data": (12, 78),
     "tasks/problems": (6, 25),
@@ -38,8 +38,8 @@ BUDGETS = {
 }
 """Most files and most public names (functions, classes, constants without an underscore) of each package."""
 
-MOST_LINES_OF_TOOLS = 3_000
-"""Scripts that somebody runs again; what answered its question once is named by its commit."""
+MOST_LINES_OF_TOOLS = 3_150
+"""Scripts that somebody runs again, a quarter of them simulations of verdicts; others are named by their commits."""
 
 
 def public_names(path: Path) -> list[str]:
