@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack, get_args
+from typing import Unpack
 
 from ....variants.contract import AttentionShape
 from ...api.boards import answered
@@ -24,7 +24,6 @@ from ...process.ask import asking
 from ...score.cost import Mode
 from ...score.key import Filters
 from ...stats.format import counted, duration, in_a_line, size
-from ...stats.scoring import Verdict
 from ...store.records import Records
 from ...store.table import ResultTable, table_of
 from .choose import Judgement, Requirements, judge, longest_test, tokens_of, why_unknown
@@ -201,8 +200,8 @@ def choose_for_model(
         Row(name=name, entries=cells_of(columns, name), reason="" if all(found) else "has no causal form that decodes")
         for name, found in sorted(costs.items(), key=lambda item: item[1][0][0].seconds if item[1][0] else 0.0)
     ]
-    quality = Column(name="quality", title=f"against {REFERENCE}, up to {longest:,} tokens; unknown beyond",
-                     description="verdicts of the boards on which both were trained")  # fmt: skip
+    quality = Column(name="quality", title=f"decided against {REFERENCE}, up to {longest:,} tokens",
+                     description="verdicts of the boards with both; others are undecided")  # fmt: skip
     part = Board(
         name="quality", title="quality", question="", columns=(quality,), ranked=(),
         unranked=tuple(Row(name=row.name, entries=(_quality(judged, margins, row.name),)) for row in rows),
@@ -293,8 +292,11 @@ def _quality(judged: Judgement, margins: Requirements, name: str) -> TableCell:
         for contrasts, metric in zip(judged.contrasts.values(), judged.metrics.values(), strict=True)
         if not why_unknown(contrasts, plain)
     )
-    found = ", ".join(f"{verdicts[each]} {each}" for each in get_args(Verdict) if verdicts[each])
-    return TableCell(text=f"{found} of {len(judged.contrasts)}" if found else "not trained")
+    if not verdicts:
+        return TableCell(text="not trained")
+    # the rest is undecided: a longer text breaks the names of variants at 80 columns
+    found = ", ".join(f"{verdicts[each]} {each}" for each in ("better", "within margin", "worse") if verdicts[each])
+    return TableCell(text=f"{found or '0 decided'} of {len(judged.contrasts)}")
 
 
 def _headline(shape: ModelShape, released: Both, free: float, length: int, longest: int) -> str:

@@ -115,7 +115,7 @@ def test_records_are_the_times_where_there_are_any_and_judge_quality(bench, tmp_
     assert {row.name: row.entries[0].text for row in quality.unranked} == {
         "softmax": "reference", "linear": "1 worse of 1",
     }  # fmt: skip
-    assert quality.columns[0].title == "against softmax, up to 512 tokens; unknown beyond"
+    assert quality.columns[0].title == "decided against softmax, up to 512 tokens"
     assert "known up to 512 tokens, on small models, and unknown beyond" in found.headline
 
 
