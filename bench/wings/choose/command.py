@@ -48,7 +48,7 @@ def choose(
         float | None, typer.Option(min=0.1, max=8, help="Bytes of a weight (default: 2 on a card, 4 on a processor).")
     ] = None,
     variants: Annotated[
-        str | None, typer.Option(help="Beside --model: these attentions, such as `window\\[size=512]:3//softmax,mla`.")
+        str | None, typer.Option(help="Beside --model: these attentions, such as `mla,window//softmax`.")
     ] = None,
     back_test: Annotated[
         bool, typer.Option("--back-test", help="Show how far such estimates are from what was measured.")
