@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 2 --dist workst
 # of the tests, without ray, which is heavy and does not depend on PyTorch
 EXTRAS := dev,dashboard,docs,imdb,oracles,slurm,transformers,translation,triton
 
-.PHONY: demo test test-all soak ends gpu wheels docs lint clean
+.PHONY: demo test test-all soak ends gpu wheels releases docs lint clean
 
 # torch goes first and alone, at the pinned version, so that nothing after it can pull another build
 $(VENV)/.torch: constraints.txt
@@ -86,6 +86,11 @@ gpu: $(VENV)/.demo
 # wheels for Python 3.12 of what an image with torch, triton and numpy lacks, into build/wheels, to be carried there
 wheels: $(VENV)/.demo
 	$(BIN)/python tools/gpu/gather_wheels.py --out build/wheels adasplash
+
+# the code of this checkout and of its results, added to bench/wings/sharing/releases.toml: `validate` takes no other under
+# the name of a built-in variant
+releases: $(VENV)/.demo
+	$(BIN)/python -m attnbench.bench.wings.sharing.releases
 
 # the site, in build/docs, without network; a link or an anchor that does not hold is an error
 docs: $(VENV)/.docs

@@ -31,6 +31,9 @@ from .facts import task_facts
 BASELINE_WITH_A_MODEL = "untrained"
 """The one baseline that runs attention, that of the reference."""
 
+INTERPRETER = "interpreter"
+"""In place of a device: Triton's interpreter on a processor, as on a device of which nothing is known."""
+
 DIGITS = 10
 
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -78,12 +81,12 @@ def variant_hash(cell: Cell, device: str) -> str:
     if cell.lane == "time" or cell.variant.name == BASELINE_WITH_A_MODEL:
         names.append(REFERENCE)
     asked = [each.get("impl") for each in cell.variant.variants]
-    is_interpreted = device == "cpu" and "triton" in asked
-    left_out = None if is_interpreted else _OF_OTHER_DEVICES.get(device)
+    if device == "cpu" and "triton" in asked:
+        device = INTERPRETER
     sources = {source: False for name in names for source in VARIANTS.sources(name)}
     # of a file that is named, those beside it that it imports count too
     sources |= {file: True for name in names for file in VARIANTS.named_files(name)}
-    return content_hash([_hash_of(source, left_out, beside) for source, beside in sources.items()], DIGITS)
+    return content_hash([source_hash(source, device, beside) for source, beside in sources.items()], DIGITS)
 
 
 def token_hash(files: Iterable[Path]) -> str:
@@ -96,7 +99,11 @@ def token_hash(files: Iterable[Path]) -> str:
 
 
 @cache
-def _hash_of(source: Path | None, left_out: Path | None, beside: bool = False) -> str:
+def source_hash(source: Path | None, device: str, beside: bool = False) -> str:
+    """Hash of one file of a variant with all that it imports and that runs on this kind of device.
+
+    `beside`: with what lies in its folder too, where it is no package.
+    """
     if source is None:
         return token_hash([])
     source = source.resolve()
@@ -104,7 +111,7 @@ def _hash_of(source: Path | None, left_out: Path | None, beside: bool = False) -
     root = next((ours for ours in _OURS if source.is_relative_to(ours)), source.parent)
     while root not in _OURS and (root / "__init__.py").is_file() and (root.parent / "__init__.py").is_file():
         root = root.parent
-    return token_hash(closure(source, root, left_out, beside) - _CONTRACTS)
+    return token_hash(closure(source, root, _OF_OTHER_DEVICES.get(device), beside) - _CONTRACTS)
 
 
 def closure(source: Path, root: Path, left_out: Path | None = None, beside: bool = False) -> set[Path]:

@@ -25,6 +25,7 @@ from ...store.record_files import LOG, ArrivalLog, RecordFile, in_order_of_arriv
 from ...store.rows import installed_metric, is_too_new, tested
 from ...store.store import LOCAL, Store, is_artifact_name, is_given_name
 from .agreement import Copies, Repeats, curve_errors, prediction_errors, time_errors
+from .releases import Unreleased
 
 MOST_BAD_LINES = 1000
 """Named of one file; the others are counted."""
@@ -70,7 +71,7 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
     errors: list[tuple[str, int, str]] = []
     warnings: list[ValidationIssue] = []
     sound: list[Record] = []
-    copies, repeats, damaged = Copies(), Repeats(), list[str]()
+    copies, repeats, unreleased, damaged = Copies(), Repeats(), Unreleased(), list[str]()
     # of artifacts alone, a store warns of packs
     store = Store(root, damaged.append)
     if beside is not None:
@@ -84,10 +85,11 @@ def validate_records(root: Path, *, beside: Path | None = None) -> ValidationRep
         contents: dict[str, bytes] = {}
         problems = list(_errors(arrived.record, arrived.file, store, contents))
         errors += [(arrived.file, arrived.number, text) for text in problems]
-        if not problems:
+        if not problems and not unreleased.add(arrived):
             sound.append(arrived.record)
             found = [*copies.add(arrived.place, arrived.record, contents.get("predictions")), *repeats.add(arrived)]
             warnings += [ValidationIssue("warning", arrived.place, text) for text in found]
+    errors += unreleased.errors()
     errors += [("artifacts", 0, text) for text in damaged]
     warnings += [
         ValidationIssue("warning", place, text)

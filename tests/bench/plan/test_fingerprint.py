@@ -146,7 +146,7 @@ def test_the_closure_follows_imports_within_the_package_and_into_the_contract(pa
 def hash_in_another_process(source):
     code = (
         "import sys; from pathlib import Path; from attnbench.bench.plan import fingerprint;"
-        "print(fingerprint._hash_of(Path(sys.argv[1]), None)); assert 'torch' not in sys.modules"
+        "print(fingerprint.source_hash(Path(sys.argv[1]), '')); assert 'torch' not in sys.modules"
     )
     run = subprocess.run([sys.executable, "-c", code, str(source)], capture_output=True, text=True, check=True)
     return run.stdout.strip()
@@ -206,8 +206,10 @@ def test_other_data_is_another_measurement():
 
 def test_a_timing_hangs_on_the_source_of_the_reference_too(monkeypatch):
     timed, trained = (variant_hash(cell(lane=lane), "cpu") for lane in ("time", "train"))
-    real, softmax = fingerprint._hash_of, VARIANTS.source("softmax")
-    monkeypatch.setattr(fingerprint, "_hash_of", lambda file, *more: "edited" if file == softmax else real(file, *more))
+    real, softmax = fingerprint.source_hash, VARIANTS.source("softmax")
+    monkeypatch.setattr(
+        fingerprint, "source_hash", lambda file, *more: "edited" if file == softmax else real(file, *more)
+    )
     assert variant_hash(cell(lane="time"), "cpu") != timed and variant_hash(cell(), "cpu") == trained
 
 
@@ -216,7 +218,7 @@ def test_the_contract_is_no_part_of_a_variants_own_source():
     contract = PACKAGE / "variants" / "contract.py"
     assert contract in own and variant_hash(cell("linformer"), "cpu") != variant_hash(cell("sigmoid"), "cpu")
     source = VARIANTS.source("linformer")
-    assert fingerprint._hash_of(source, None) == token_hash([source])
+    assert fingerprint.source_hash(source, "") == token_hash([source])
 
 
 def test_native_sources_and_their_headers_belong_to_the_variant():
@@ -255,7 +257,7 @@ def test_a_changed_kernel_changes_the_digests_of_its_own_device_alone(monkeypatc
     cases |= {("entmax15", "cuda"), ("entmax15", "mps"), ("softmax", "cpu"), ("softmax", "cuda")}
 
     def digests():
-        fingerprint._hash_of.cache_clear()
+        fingerprint.source_hash.cache_clear()
         return {
             (name, device): digest_of_cell(replace(cell(), variant=Spec.parse(name)), None, device)
             for name, device in cases
@@ -267,7 +269,7 @@ def test_a_changed_kernel_changes_the_digests_of_its_own_device_alone(monkeypatc
         fingerprint, "_hash_of_file", lambda file, *state: "edited" if file == edited else real(file, *state)
     )
     after = digests()
-    fingerprint._hash_of.cache_clear()
+    fingerprint.source_hash.cache_clear()
     assert {case for case in cases if before[case] != after[case]} == changed
 
 

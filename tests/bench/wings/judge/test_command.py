@@ -260,7 +260,7 @@ def test_verdicts_are_kept_until_the_code_changes(leaks, tmp_path, monkeypatch):
     judged(leaks, retry=True)
     assert tested == ["audit", "gate"] * 2
     (tmp_path / "mine.py").write_text(LEAKS + "\nx = 1\n", encoding="utf-8")
-    fingerprint._hash_of.cache_clear()
+    fingerprint.source_hash.cache_clear()
     judged(leaks)
     assert tested == ["audit", "gate"] * 3
     # whoever is stopped in the gate needs no second audit

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sent_folders import invoke, trained
+from sent_folders import invoke, of_release, trained
 
 from attnbench.bench.core.record import Machine, Record
 from attnbench.bench.store.store import Store
@@ -14,7 +14,7 @@ from attnbench.bench.wings.sharing.command import merge
 from attnbench.bench.wings.sharing.validate import validate_records
 
 Bench = Callable[..., object]
-CODE = "lane1.objective1.task1-d2-c3"
+VERSIONS_AND_DATA = "lane1.objective1.task1-d2"
 
 
 def folder(bench: Bench, root: Path, machine: str, right: dict[str, int], **changes: object) -> Path:
@@ -26,7 +26,7 @@ def folder(bench: Bench, root: Path, machine: str, right: dict[str, int], **chan
             for file in made.artifacts.values():
                 store.put_artifact(plain.artifact(file), file[24:])
             box: Machine = replace(made.machine, id=machine)
-            store.append(replace(made, machine=box, **{"digest": CODE} | changes))
+            store.append(replace(made, machine=box, **{"digest": of_release(VERSIONS_AND_DATA, made.cell)} | changes))
     return root
 
 

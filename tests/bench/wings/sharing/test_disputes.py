@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from boards import text
-from sent_folders import trained
+from sent_folders import of_release, trained
 
 from attnbench.bench.api import boards as api
 from attnbench.bench.core.metrics import METRICS
@@ -19,7 +19,7 @@ from attnbench.bench.store.table import table_of
 from attnbench.bench.wings.sharing.validate import validate_records
 
 Bench = Callable[..., object]
-CODE = "lane1.objective1.task1-d2-c3"
+VERSIONS_AND_DATA = "lane1.objective1.task1-d2"
 
 
 def sent(bench: Bench, root: Path, variant: str, right: int, seeds: int = 3, **changes: object) -> list[Record]:
@@ -29,7 +29,8 @@ def sent(bench: Bench, root: Path, variant: str, right: int, seeds: int = 3, **c
         record = trained(bench, Store(root.with_name("plain")), variant, right + seed, seed, examples=1000)
         for file in record.artifacts.values():
             store.put_artifact(Store(root.with_name("plain")).artifact(file), file[24:])
-        record = replace(record, **{"digest": CODE, "metric": METRICS["accuracy"].with_chance(0.5)} | changes)
+        digest, metric = of_release(VERSIONS_AND_DATA, record.cell), METRICS["accuracy"].with_chance(0.5)
+        record = replace(record, **{"digest": digest, "metric": metric} | changes)
         store.append(record)
         made.append(record)
     return made

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from command_lines import answer
-from sent_folders import STEPS, curve, invoke, predictions, trained
+from sent_folders import STEPS, curve, invoke, of_release, predictions, trained
 
 from attnbench.bench.core.errors import SelectionError, StoreError
 from attnbench.bench.core.metrics import METRICS
@@ -24,7 +24,8 @@ from attnbench.bench.wings.sharing.validate import validate_records
 
 
 def timed(bench: Callable[..., object], variant: str, reference: float = 1.0) -> Record:
-    return replace(bench().time(variant, [1.0] * 3, [reference] * 3, digest="a1-b2-c3"), seconds=20.0)
+    made = bench().time(variant, [1.0] * 3, [reference] * 3)
+    return replace(made, digest=of_release("a1-b2", made.cell), seconds=20.0)
 
 
 def test_a_folder_without_records_names_that_of_local_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +204,8 @@ def test_a_rule_no_better_than_a_trivial_one_is_no_copy(
     for variant in ("softmax", "rela"):
         trained(bench, store, variant, 120, examples=200)
     rule = [Measurement.of("accuracy", best, split="test", examples=200)]
-    store.append(b.add(b.cell("root-operator", 0, lane="baseline"), rule, digest="a1-b2-c3"))
+    cell = b.cell("root-operator", 0, lane="baseline")
+    store.append(b.add(cell, rule, digest=of_release("a1-b2", cell)))
     assert bool([text for text in warnings_of(tmp_path) if "predictions are the very file" in text]) == warned
 
 
@@ -289,9 +291,10 @@ def test_merge_leaves_out_what_is_unsound(folder: Path, tmp_path: Path) -> None:
 
 def test_a_failure_with_a_reason_is_sound(folder: Path, bench: Callable[..., object]) -> None:
     b = bench()
+    cell = b.cell("topk")
     record: Record = b.add(
-        b.cell("topk"), [Measurement.of("loss", float("nan"), split="test")], outcome=Outcome.CRASHED, reason="boom",
-        digest="a1-b2-c3", data=None,
+        cell, [Measurement.of("loss", float("nan"), split="test")], outcome=Outcome.CRASHED, reason="boom",
+        digest=of_release("a1-b2", cell), data=None,
     )  # fmt: skip
     Store(folder).append(record)
     assert validate_records(folder).errors == 0
@@ -310,8 +313,9 @@ def test_statistics_must_bear_out_their_score(bench: Callable[..., object], tmp_
     name = store.put_artifact(file.getvalue(), ".npz")
     for value in (1.5, 1.4):
         b = bench(task="lm")
+        digest = of_release("a1-b2", b.cell("softmax"))
         b.score(
-            "softmax", "bits_per_character", [value], digest="a1-b2-c3", artifacts={"predictions": name, "curve": drawn}
+            "softmax", "bits_per_character", [value], digest=digest, artifacts={"predictions": name, "curve": drawn}
         )
         store.append(b.records[0])
     (finding,) = validate_records(tmp_path).findings
@@ -321,7 +325,7 @@ def test_statistics_must_bear_out_their_score(bench: Callable[..., object], tmp_
     )
     file = io.BytesIO()
     np.savez(file, statistics=np.ones((2, 5)))
-    b.score("rela", "bits_per_character", [1.0], digest="a1-b2-c3",
+    b.score("rela", "bits_per_character", [1.0], digest=of_release("a1-b2", b.cell("rela")),
             artifacts={"predictions": store.put_artifact(file.getvalue(), ".npz"), "curve": drawn})  # fmt: skip
     store.append(b.records[-1])
     assert any(
@@ -433,7 +437,8 @@ def in_settings(
         "predictions": store.put_artifact(file.getvalue(), ".npz"),
         "curve": store.put_artifact(curve(float(shares.mean()), seed), ".json"),
     }
-    store.append(b.add(b.cell("softmax", seed), measured, digest="a1-b2-c3", artifacts=kept, seconds=9.0))
+    cell = b.cell("softmax", seed)
+    store.append(b.add(cell, measured, digest=of_release("a1-b2", cell), artifacts=kept, seconds=9.0))
 
 
 def test_the_score_of_each_setting_must_be_that_of_its_predictions(
