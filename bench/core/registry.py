@@ -16,6 +16,8 @@ import os
 import re
 import types
 import typing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint
@@ -131,7 +133,8 @@ class Registry:
             return self._loaded[point]
         environment = dict(os.environ)
         try:
-            self._loaded[point] = point.load()
+            with importing():
+                self._loaded[point] = point.load()
         except (Exception, SystemExit) as error:
             raise PluginError(self.plugin(name), f"it does not load: {crash_text(error)}") from error
         finally:
@@ -230,17 +233,26 @@ TASKS = Registry("attnbench.tasks", "task")
 
 @dataclass(slots=True)
 class _Imports:
-    """True if this process is a child that may import foreign plugins."""
+    """`foreign`: True if this process is a child that may import foreign plugins; `around`: what each import is in."""
 
     foreign: bool = False
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 _IMPORTS = _Imports()
 
 
-def import_foreign_plugins_here() -> None:
-    """Makes this process one whose end costs nothing: from now on no plugin is foreign to it."""
-    _IMPORTS.foreign = True
+def import_foreign_plugins_here(around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    """Makes this process one whose end costs nothing: from now on no plugin is foreign to it.
+
+    `around`: makes a context in which each plugin is imported, and which may tell of it.
+    """
+    _IMPORTS.foreign, _IMPORTS.around = True, around
+
+
+def importing() -> AbstractContextManager[None]:
+    """The context in which code of others is imported."""
+    return _IMPORTS.around()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ stream. Answers and failures are kept until `asking` ends, so that one command a
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -21,7 +22,7 @@ import msgspec
 
 from ..core import errors
 from ..core.decode import brief, decode_hook, encode_hook
-from ..core.errors import AttnbenchError, PluginError, crash_text
+from ..core.errors import LOG, AttnbenchError, PluginError, crash_text
 from ..core.registry import Registry, import_foreign_plugins_here
 from .child import (
     MOST_CHARACTERS,
@@ -41,6 +42,9 @@ SERVICE = __name__
 
 PLUGIN_SECONDS = 60.0
 """The time limit of an answer, with the import of torch and of the plugin; `ATTNBENCH_PLUGIN_SECONDS` changes it."""
+
+IMPORT_SECONDS = 10.0
+"""An import of a plugin that takes longer is named while it lasts."""
 
 GOODBYE_SECONDS = 2.0
 """The time that a child that has closed its channel may take to exit, before it is ended."""
@@ -103,7 +107,13 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     total: int
 
 
-Reply = Answered | Refused | Raised | Noticed | Progressed
+class Importing(msgspec.Struct, frozen=True, tag="importing"):
+    """The import of a plugin has begun, or is over."""
+
+    over: bool
+
+
+Reply = Answered | Refused | Raised | Noticed | Progressed | Importing
 
 
 def ask(
@@ -153,7 +163,7 @@ def ask_child(child: Child, registry: Registry, name: str, request: Request[A], 
     Nothing is remembered, and notices and progress of the child are dropped.
     """
     try:
-        reply = _conversation(child, request, Silent(), _limit(patience, None))
+        reply = _conversation(child, registry.plugin(name), request, Silent(), _limit(patience, None))
     except _NoAnswer as problem:
         if problem.is_over:
             child.end(GOODBYE_SECONDS)
@@ -173,6 +183,7 @@ def asking() -> Iterator[None]:
             end_children()
             end_servers()
             _CHILDREN.answers.clear()
+            _CHILDREN.slow.clear()
 
 
 def end_children() -> None:
@@ -185,11 +196,12 @@ def end_children() -> None:
 
 
 class _Children:
-    """The children of this process by package, and the answers of the current command."""
+    """The children of this process by package, and of the current command answers, and plugins named as slow."""
 
     def __init__(self) -> None:
         self.running: dict[str, Child] = {}
         self.answers: dict[object, Any] = {}
+        self.slow: set[str] = set()
         self.depth = 0
 
 
@@ -202,7 +214,7 @@ def _ask_child(registry: Registry, name: str, request: Request[A], reporter: Rep
     if child is None:
         child = _CHILDREN.running[package] = Child(SERVICE)
     try:
-        reply = _conversation(child, request, reporter, limit)
+        reply = _conversation(child, registry.plugin(name), request, reporter, limit)
     except _NoAnswer as problem:
         _CHILDREN.running.pop(package).end(GOODBYE_SECONDS if problem.is_over else 0.0)
         raise _plugin_error(registry, name, child, problem) from None
@@ -246,15 +258,21 @@ def _limit(patience: float, most_seconds: float | None) -> float:
     return limit if most_seconds is None else max(min(limit, most_seconds), ordinary)
 
 
-def _conversation(child: Child, request: Request[Any], reporter: Reporter, limit: float) -> Answered | Refused | Raised:
+def _conversation(
+    child: Child, plugin: str, request: Request[Any], reporter: Reporter, limit: float
+) -> Answered | Refused | Raised:
     """The last reply of the child; raises _NoAnswer where it sends no answer for `limit` seconds."""
     child.send(encode_order(request))
-    ends = time.monotonic() + limit
+    ends, names = time.monotonic() + limit, math.inf
     while True:
         try:
-            line = child.receive(max(ends - time.monotonic(), 0.0))
+            line = child.receive(max(min(ends, names) - time.monotonic(), 0.0))
             reply = None if line is None else decode_line(line, Reply)
         except TimeoutError:
+            if names < ends:
+                _name_slow_import(plugin, limit)
+                names = math.inf
+                continue
             raise _NoAnswer(f"no answer in {limit:g} s", "timeout") from None
         except ChannelError as error:
             raise _NoAnswer(str(error)) from None
@@ -266,18 +284,39 @@ def _conversation(child: Child, request: Request[Any], reporter: Reporter, limit
             return reply
         if isinstance(reply, Noticed):
             reporter.notice(reply.message)
+        elif isinstance(reply, Importing):
+            names = math.inf if reply.over else time.monotonic() + IMPORT_SECONDS
         else:
             reporter.progress(reply.what, reply.done, reply.total)
             ends = time.monotonic() + limit
 
 
+def _name_slow_import(plugin: str, limit: float) -> None:
+    """Once in a command, however many children import it; to the error stream, since a reader may take the output."""
+    if plugin not in _CHILDREN.slow:
+        _CHILDREN.slow.add(plugin)
+        LOG.warning(
+            f"importing {plugin} takes longer than {IMPORT_SECONDS:g} s; "
+            f"it is ended after {limit:g} s (ATTNBENCH_PLUGIN_SECONDS)"
+        )
+
+
 def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     """In the child: answers requests to the plugins of one distribution, one after another."""
-    import_foreign_plugins_here()
 
     def send(reply: Reply) -> None:
         channel.write(encode_line(reply))
         channel.flush()
+
+    @contextmanager
+    def told() -> Iterator[None]:
+        send(Importing(over=False))
+        try:
+            yield
+        finally:
+            send(Importing(over=True))
+
+    import_foreign_plugins_here(told)
 
     class Sending(Reporter):
         def notice(self, message: str) -> None:

@@ -22,6 +22,7 @@ from torch import nn
 
 from ....variants.contract import AttentionShape
 from ...core.errors import SelectionError, Unsupported
+from ...core.registry import importing
 from ...core.spec import Spec
 from ...core.targets import said_in, target_of
 from .search import parameters_of
@@ -99,7 +100,8 @@ def _loaded(spec: Spec, values: dict[str, Any]) -> Built:
     target = target_of(spec.name)
     assert target is not None
     try:
-        found = target.load()
+        with importing():
+            found = target.load()
     except AttributeError:
         raise SelectionError(f"expected a name of {place}, got {name!r}") from None
     except ImportError as error:

@@ -13,8 +13,8 @@ from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import resolve
 from attnbench.bench.process import ask as asked
-from attnbench.bench.process.ask import ask, asking
-from attnbench.bench.process.child import end_servers
+from attnbench.bench.process.ask import SERVICE, ask, asking
+from attnbench.bench.process.child import Child, end_servers
 from attnbench.bench.run.questions import TryBuild
 from attnbench.variants.contract import AttentionShape
 
@@ -94,6 +94,33 @@ def test_a_plugin_that_hangs_hangs_once(plugin, monkeypatch: pytest.MonkeyPatch)
                 resolve(VARIANTS, Spec.parse(text))
             assert raised.value.outcome == "timeout"
         assert not asked._CHILDREN.running
+
+
+def test_an_import_that_sleeps_is_named_once_while_it_lasts(
+    plugin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin("import time; time.sleep(0.6)")
+    monkeypatch.setattr(asked, "IMPORT_SECONDS", 0.2)
+    shape = AttentionShape(heads=1, head_dim=4, max_length=8)
+    with asking(), Child(SERVICE) as other:
+        known = resolve(VARIANTS, Spec("foreign"))
+        asked.ask_child(other, VARIANTS, "foreign", TryBuild(known, shape))
+    assert [each.getMessage() for each in caplog.records] == [
+        "importing the variant 'foreign' of this script takes longer than 0.2 s; "
+        "it is ended after 60 s (ATTNBENCH_PLUGIN_SECONDS)"
+    ]
+
+
+def test_work_after_the_import_is_not_called_an_import(
+    plugin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = plugin("")
+    module.write_text(module.read_text() + "        import time; time.sleep(0.6)\n")
+    monkeypatch.setattr(asked, "IMPORT_SECONDS", 0.3)
+    with asking():
+        known = resolve(VARIANTS, Spec("foreign"))
+        ask(VARIANTS, "foreign", TryBuild(known, AttentionShape(heads=1, head_dim=4, max_length=8)))
+    assert not caplog.records
 
 
 def test_what_it_answered_before_it_hung_remains_true(plugin, monkeypatch: pytest.MonkeyPatch) -> None:
