@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Literal
 
-READY = "(all => all.length && all.every(f => f.dataset.ready))([...document.querySelectorAll('figure')])"
+READY = "body:has(figure):not(:has(figure:not([data-ready])))"
 VIEWS: dict[str, tuple[int, int, Literal["light", "dark"]]] = {
     "light": (1280, 900, "light"),
     "dark": (1280, 900, "dark"),
@@ -25,7 +25,7 @@ def take(page_file: Path, folder: Path, chromium: str = "/usr/bin/chromium") -> 
         for name, (width, height, scheme) in VIEWS.items():
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
             page.goto(page_file.resolve().as_uri())
-            page.wait_for_function(READY)
+            page.wait_for_selector(READY)
             path = folder / f"page-{name}.png"
             page.screenshot(path=str(path))
             found.append(path)

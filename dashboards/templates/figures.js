@@ -22,7 +22,7 @@
       figure.append(mount);
       if (narrow && spec.columns) spec.columns = 1;
       if (typeof spec.width === "number") spec.width = Math.min(spec.width, Math.max(180, place.clientWidth - 160));
-      vegaEmbed(mount, spec, { config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })
+      vegaEmbed(mount, spec, { ast: true, config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })
         .then(() => { figure.dataset.ready = "yes"; })
         .catch((error) => { mount.textContent = "This figure cannot be drawn: " + error; console.error(error); });
       return figure;

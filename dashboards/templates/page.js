@@ -437,7 +437,7 @@
       const spec = named(fitted(shared.charts[chart], room, all, longest), order, all, ink);
       spec.datasets = { ...spec.datasets, ...rows };
       figure.append(asTable(name, sets, data));
-      vegaEmbed(mount, spec, { config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })
+      vegaEmbed(mount, spec, { ast: true, config, actions, renderer: "svg", downloadFileName: "attnbench-" + name })
         .then(() => {
           mount.querySelector("summary").setAttribute("aria-label", "Save this figure");
           figure.dataset.ready = "yes";

@@ -54,6 +54,13 @@ def test_results_by_setting_and_by_task_have_figures(by_setting: Report) -> None
     assert "type" not in pairs["x"]["scale"] and pairs["y"]["scale"]["domain"] == [0, 100]
 
 
+def test_the_policy_allows_two_scripts_and_no_code_from_text(report: Report, lengths: Report) -> None:
+    for text in (html.render([report]), html.render_figures("Maps", [], figures(lengths))):
+        (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+        (scripts,) = (each for each in policy.split("; ") if each.startswith("script-src"))
+        assert re.fullmatch(r"script-src( 'sha256-[\w+/=]+'){2}", scripts)
+
+
 def test_figures_by_setting_are_drawn_without_a_warning(browser: object, by_setting: Report, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(html.render([by_setting]), encoding="utf-8")
     for width, scheme in ((1200, "dark"), (390, "light")):
@@ -223,7 +230,7 @@ def test_six_notes_are_shown_and_the_rest_in_a_section_that_opens_and_stays_in_t
     opened.focus("#all-notes summary")
     opened.keyboard.press("Enter")
     assert opened.locator("#notes dd").all_inner_texts() == [f"all of note {at} <b>" for at in range(6, 9)]
-    opened.wait_for_function("location.hash.includes('notes=all')")
+    opened.wait_for_url(lambda url: "notes=all" in url)
     opened.reload()
     opened.wait_for_selector("#notes dd")
     assert opened.locator("#notes").is_visible() and troubles == []
@@ -252,19 +259,24 @@ def test_a_column_is_chosen_by_its_box_and_stays_in_the_address(
 
 
 def test_rows_that_are_ticked_are_laid_on_one_another_in_the_figures(page: object) -> None:
+    from playwright.sync_api import expect
+
     def drawn_in(name: str) -> set[str]:
         return set(page.locator(f"#figure-{name} .role-legend-label text").all_text_contents())
+
+    def waits_for_labels(count: int) -> None:
+        expect(page.locator("#figure-frontier .role-legend-label text")).to_have_count(count, timeout=600_000)
 
     assert drawn_in("frontier") == {"entmax15", "softmax", HOSTILE}
     for name in ("entmax15", HOSTILE):
         page.get_by_label(f"Show {name} in the figures").check()
-    page.wait_for_function("document.querySelectorAll('#figure-frontier .role-legend-label text').length === 2")
+    waits_for_labels(2)
     assert drawn_in("frontier") == {"entmax15", HOSTILE}
     # a figure without any of them is not there
     assert not page.locator("#figure-curves").is_visible()
     for name in (HOSTILE, "entmax15"):
         page.get_by_label(f"Show {name} in the figures").uncheck()
-    page.wait_for_function("document.querySelectorAll('#figure-frontier .role-legend-label text').length === 3")
+    waits_for_labels(3)
     assert page.locator("#figure-curves").is_visible() and "only=" not in page.url
 
 

@@ -42,6 +42,5 @@ def open_at(opened: object, file: Path, state: str = "") -> None:
 
 def drawn(opened: object) -> None:
     """Waits until there are figures and all are drawn."""
-    opened.wait_for_function(
-        "(all => all.length && all.every(f => f.dataset.ready))([...document.querySelectorAll('figure')])"
-    )
+    # a selector: the policy of the page forbids playwright to evaluate a condition there
+    opened.wait_for_selector("body:has(figure):not(:has(figure:not([data-ready])))", state="attached")
