@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import re
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -132,6 +133,22 @@ def options(
     """Benchmark attention variants: quality, speed, memory and sparsity, in one record."""
 
 
+FEWEST_FILES = 64
+"""Open files that a command needs at least: with 18 the library that draws the page of a run waits for ever."""
+
+
+def need_files() -> None:
+    """Raises the limit of open files where it is too low, and AttnbenchError where this account may not."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= limit < FEWEST_FILES:
+        if 0 <= most < FEWEST_FILES:
+            raise AttnbenchError(
+                f"expected a limit of at least {FEWEST_FILES} open files (`ulimit -n`), got {most}; "
+                "run the command where it is higher"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FEWEST_FILES, most))
+
+
 def run_app() -> int:
     """Runs the command line; whatever goes wrong ends in one line and a non-zero exit code, not in a traceback."""
     prepare_streams()
@@ -160,6 +177,7 @@ def run_app() -> int:
 def _run() -> int:
     """One command; the exit code, once its error, if any, is told."""
     try:
+        need_files()
         return int(app(prog_name="attnbench", standalone_mode=False) or 0)
     except LeftToChild as left:
         return _run_in_child(left)

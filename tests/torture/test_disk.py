@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[int, ...]] = {
     f"set -o pipefail; {ATTNBENCH} leaderboard --results {RESULTS} --format csv | head -1": (0, 141),
     f"set -o pipefail; {ATTNBENCH} leaderboard --results {RESULTS} | true": (0, 141),
     f"ulimit -v 400000; {ATTNBENCH} plan --variants rela --task sweep": (1, 4, 71, 127, 134, 139),
+    f"ulimit -n 18; {ATTNBENCH} {TRAIN}": (2,),
     f"ulimit -f 0; {ATTNBENCH} leaderboard --results {RESULTS} --task lra-text --out board.md --format markdown": (4,),
     f"ulimit -f 0; {ATTNBENCH} new variant my-attention": (4,),
     f"ulimit -f 100; {ATTNBENCH} {TRAIN}": (1, 3, 4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -31,6 +32,29 @@ MACHINE = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_
 
 def harmless(text: str) -> bool:
     return all(letter.isprintable() or letter == "\n" for letter in text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "shown"),
+    [
+        ("-S -n 24", 0, ("64\n", "")),
+        (
+            "-n 24",
+            2,
+            (
+                "",
+                "attnbench: expected a limit of at least 64 open files (`ulimit -n`), got 24; "
+                "run the command where it is higher\n",
+            ),
+        ),
+    ],
+)
+def test_too_few_open_files_become_more_or_one_line(limit: str, code: int, shown: tuple[str, str]) -> None:
+    program = "import resource, sys; from attnbench.bench.cli import app; app.app = lambda **_: print(limit()); "
+    program += "limit = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]; sys.exit(app.run_app())"
+    words = ["bash", "-c", f'ulimit {limit}; exec "$@"', "-", sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, (done.stdout, done.stderr)) == (code, shown)
 
 
 def test_a_notice_is_one_harmless_line_of_bounded_length(capsys: pytest.CaptureFixture[str]) -> None:
