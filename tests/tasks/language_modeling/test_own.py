@@ -1,5 +1,7 @@
 """A text of one's own: its split, its digest, and clear answers to bad files."""
 
+from dataclasses import replace
+
 import pytest
 
 from attnbench.bench.core.errors import DataError, SelectionError
@@ -30,6 +32,15 @@ def test_the_parts_are_the_text_in_its_order_and_cut_no_character(load):
         [len(TEXT) * share for share in (0.9, 0.05, 0.05)], abs=1
     )
     assert (found.provenance.source, found.provenance.fidelity) == ("my.txt", "own")
+
+
+def test_one_long_line_with_bytes_of_zero_is_text_and_told_before_it_is_prepared(tmp_path, place):
+    content, told = b"abc \x00 def " * 200_000, []
+    (tmp_path / "my.txt").write_bytes(content)
+    task = TASKS.build(Spec.of("text", file=str(tmp_path / "my.txt")))
+    found = task.load(replace(place, notice=told.append), task.recipe(Spec.parse("smoke")), 0, "validation")
+    parts = [bytes_of(part.split.tokens) for part in (found.train, found.validation, found.test)]
+    assert b"".join(parts) == content and [each.split(" in ")[0] for each in told] == ["preparing text"]
 
 
 def test_other_content_is_another_checksum_and_the_same_name(load):
