@@ -55,13 +55,16 @@ NameByName = Annotated[dict[Name, Name], Meta(max_length=100_000)]
 TextByName = Annotated[dict[Name, Text], Meta(max_length=1000)]
 CountByName = Annotated[dict[Name, Count], Meta(max_length=100_000)]
 
+Finite = Annotated[float, Meta(ge=-MOST_MAGNITUDE, le=MOST_MAGNITUDE)]
+FiniteSamples = Annotated[tuple[Finite, ...], Meta(max_length=1_000_000)]
+
 if TYPE_CHECKING:
     Number = float
     Samples = tuple[float, ...]
     Open = dict[str, Any]
 else:
     # JSON has neither NaN nor infinity: Records keep them as text
-    Number = Annotated[float, Meta(ge=-MOST_MAGNITUDE, le=MOST_MAGNITUDE)] | Literal["nan", "inf", "-inf"]
+    Number = Finite | Literal["nan", "inf", "-inf"]
     Samples = Annotated[tuple[Number, ...], Meta(max_length=1_000_000)]
     _Scalar = Text | Whole | float | bool | None
     Open = Annotated[dict[Name, _Scalar | Annotated[list[_Scalar], Meta(max_length=10_000)]], Meta(max_length=1000)]
@@ -169,7 +172,9 @@ def convert(kind: type[T], values: Any, what: str, error: type[AttnbenchError] =
     except (msgspec.ValidationError, RecursionError, OverflowError) as problem:
         raise error(f"not {what}: {brief(problem)}") from None
     # msgspec refuses unknown keys of its own structures, and lets those of dataclasses pass
-    if place := _unknown_key(kind, values):
+    of_any: Any = kind
+    part = _dataclass_in(of_any)
+    if part is not None and (place := _unknown_key(part, values)):
         raise error(f"not {what}: it has no key `${brief(place)}`")
     return found
 
@@ -248,11 +253,7 @@ def _unknown_key(kind: Any, values: Any) -> str:
             if place := _unknown_key(part, values.get(name)):
                 return f".{name}{place}"
     elif isinstance(values, list):
-        names, parts = _fields(kind)
         for at, each in enumerate(values):
-            # most are measurements, of which a file has a million
-            if not parts and isinstance(each, dict) and each.keys() <= names:
-                continue
             if place := _unknown_key(kind, each):
                 return f"[{at}]{place}"
     return ""
@@ -261,6 +262,11 @@ def _unknown_key(kind: Any, values: Any) -> str:
 @cache
 def _fields(kind: Any) -> tuple[frozenset[str], dict[str, Any]]:
     """The names of a dataclass's fields; and of those that hold a dataclass, alone, in a tuple or optionally, which."""
-    hints = get_type_hints(kind)
-    parts = {name: part for name, hint in hints.items() for part in (hint, *get_args(hint)) if is_dataclass(part)}
+    parts = {name: part for name, hint in get_type_hints(kind).items() if (part := _dataclass_in(hint))}
     return frozenset(field.name for field in fields(kind)), parts
+
+
+@cache
+def _dataclass_in(kind: Any) -> Any:
+    """The dataclass that a type is, alone, in a tuple or optionally; None where it is none."""
+    return next((part for part in (kind, *get_args(kind)) if is_dataclass(part)), None)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from attnbench.bench.core.hashing import content_hash
 from attnbench.bench.core.record import Record
@@ -77,7 +78,7 @@ def _cut(record: Record, store: Store, artifacts: dict[str, bytes]) -> Record:
     file = io.BytesIO()
     np.savez(file, **kept)  # type: ignore[arg-type]
     score = score_of(tested.name, kept.get("statistics", kept.get("correct")))
-    cut = replace(tested, value=score, where=tested.where | {"examples": EXAMPLES})
+    cut = structs.replace(tested, value=score, where=tested.where | {"examples": EXAMPLES})
     curve = store.artifact(record.artifacts["curve"])
     named = {"predictions": _named_artifact(file.getvalue(), ".npz"), "curve": _named_artifact(curve, ".json")}
     artifacts.update({named["predictions"]: file.getvalue(), named["curve"]: curve})

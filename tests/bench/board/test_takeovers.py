@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from boards import entry, row, text
+from msgspec import structs
 
 import attnbench
 from attnbench.bench.board.task_board import board_for_task
@@ -37,7 +38,7 @@ def forged(records: list[Record], variant: str, code: str, seeds: range, score: 
     for seed in seeds:
         honest = by_seed[seed % len(by_seed)]
         tested = tuple(
-            replace(m, value=score) if m.name == "accuracy" and m.where.get("split") == "test" else m
+            structs.replace(m, value=score) if m.name == "accuracy" and m.where.get("split") == "test" else m
             for m in honest.measurements
         )
         digest = f"{honest.digest.rpartition('-')[0]}-{code or honest.digest.rpartition('-')[2]}"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnbench.bench.core import record
 from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.decode import parse_json
 from attnbench.bench.core.errors import StoreError
+from attnbench.bench.core.files import PACKAGE
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.record import MOST_REASON, Machine, Measurement, Outcome, Provenance, Record, Started
 from attnbench.bench.core.registry import TASKS
@@ -200,7 +204,7 @@ ENDLESS = "a[" + ",".join(f"{name}=1,2,3,4,5,6,7,8" for name in "bcdefghijklmnop
         (changed(outcome="x" * 1000), "Invalid enum value 'x{100}.*…$"),
         (changed(unheard=1), r"it has no key `\$.unheard`"),
         (changed(**{"x" * 1000: 1}), "no key `.*…`"),
-        (measured(unheard=1), r"s\[0\].unheard"),
+        (measured(unheard=1), r"unknown field `unheard` - at `\$.measurements\[0\]`"),
         (measured(value=True), r"got `bool` - at `\$.measurements\[0\].value"),
         (changed(setting={"steps": None}), r"setting: Expected `int`, got `null` - at `\$.steps`"),
         (changed(setting={"other": {"deep": 1}}), r"got `object` - at `\$.setting"),
@@ -224,3 +228,78 @@ ENDLESS = "a[" + ",".join(f"{name}=1,2,3,4,5,6,7,8" for name in "bcdefghijklmnop
 def test_what_is_no_record_is_refused_with_the_reason(line, message):
     with pytest.raises(StoreError, match=message):
         Record.from_line(json.dumps(line).encode())
+
+
+ODD_LINES = [
+    RECORD.to_json(),
+    without("schema"),
+    without("node"),
+    without("setting"),
+    without("machine"),
+    changed(schema=True),
+    changed(schema=1.0),
+    changed(machine=None),
+    changed(data=None, metric=None),
+    changed(setting={"steps": None}),
+    changed(setting={"steps": 5, "other": ["a", 1, None]}),
+    changed(setting={str(at): at for at in range(1000)}),
+    changed(setting={str(at): at for at in range(1001)}),
+    changed(machine=RECORD.to_json()["machine"] | {"colour": "red"}),
+    changed(data=RECORD.to_json()["data"] | {"colour": "red"}),
+    cell(colour="red"),
+    cell(seed=3),
+    changed(key=1),
+    changed(measurements=None),
+    measured(value="nan", samples=["inf", 1]),
+    measured(value="many"),
+    measured(value=2**70),
+    measured(value=1e101),
+    measured(samples=[1, 2.5, -3]),
+    measured(samples=[None]),
+    measured(unheard=1),
+    where(layer=10**6),
+    where(layer=1.0),
+    where(split="test", pairs=4, note="\u00e4"),
+    where(other=[[1]]),
+]
+
+
+@pytest.mark.parametrize("line", [json.dumps(line).encode() for line in ODD_LINES])
+def test_the_quick_way_reads_nothing_that_the_other_refuses_and_gives_the_same(line):
+    quick = record._from_usual_line(line)
+    if quick is not None:
+        assert repr(quick) == repr(Record._from_any_line(line))
+    else:
+        try:
+            found = repr(Record._from_any_line(line))
+        except StoreError as error:
+            with pytest.raises(StoreError, match=re.escape(str(error))):
+                Record.from_line(line)
+        else:
+            assert repr(Record.from_line(line)) == found
+
+
+def test_the_committed_records_are_read_the_quick_way_and_give_the_same():
+    files = sorted(PACKAGE.glob("results/**/records/*.jsonl"))
+    lines = [line for path in files for line in path.read_bytes().splitlines()[::20]]
+    quick = [record._from_usual_line(line) for line in lines]
+    assert sum(found is not None for found in quick) > 0.9 * len(lines) > 50
+    for found, line in zip(quick, lines, strict=True):
+        assert found is None or found == Record._from_any_line(line)
+
+
+def test_records_share_what_they_have_in_common_and_it_is_decoded_once(monkeypatch):
+    lines = [replace(RECORD, cell=replace(RECORD.cell, seed=seed)).to_line() for seed in range(50)]
+    decoded = []
+    monkeypatch.setattr(record, "parse_json", lambda text: decoded.append(text) or parse_json(text))
+    record._part.cache_clear()
+    first, *others = map(Record.from_line, lines)
+    # machine, data, metric, setting and two different `where`, beside one cell a Record
+    assert len(decoded) - len(lines) <= 7
+    for other in others:
+        assert other.setting is first.setting and other.machine is first.machine and other.data is first.data
+        assert [m.where for m in other.measurements] == [m.where for m in first.measurements]
+        assert all(
+            mine.where is theirs.where for mine, theirs in zip(other.measurements, first.measurements, strict=True)
+        )
+        assert other == Record._from_any_line(other.to_line())
