@@ -197,7 +197,8 @@ def setting_notes(found: SettingResults) -> Iterator[Note]:
 
 def values_at(series: Series, at: float, seeds: Sequence[Values]) -> list[float]:
     """The values of the seeds that have one there."""
-    return [along[at] for one in seeds if at in (along := series.along(one))]
+    place = dict(series.places)[at]
+    return [one[place] for one in seeds if place in one]
 
 
 def _counted(table: ResultTable, own: SeedScores) -> list[ResultRow]:

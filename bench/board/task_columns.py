@@ -306,8 +306,10 @@ def _of_whole_model(context: BoardContext, variant: str, name: str, **where: obj
     """The finite values of that name, one of each Record, for the whole model and not for one kind of attention."""
     found: list[float] = []
     for at in context.rows_of(variant):
-        measured = [m for m in context.table.measurements(at).get(name, ()) if "attention" not in m.where]
-        found += [m.value for m in measured if where.items() <= m.where.items() and math.isfinite(m.value)][:1]
+        for m in context.table.measurements(at).get(name, ()):
+            if "attention" not in m.where and where.items() <= m.where.items() and math.isfinite(m.value):
+                found.append(m.value)
+                break
     return found
 
 

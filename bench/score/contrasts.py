@@ -299,7 +299,8 @@ class Contrasts:
         is_certain = mine.is_certain and theirs.is_certain
         # no seeds are left out where one side learned nowhere, or nothing says which of them learned
         modes = [own.compared if is_certain and not by_shares else own for own in (mine, theirs)]
-        both = tuple(seed for seed in seeds if all(seed in own.seeds for own in modes))
+        in_mode = set(modes[0].seeds).intersection(modes[1].seeds)
+        both = tuple(seed for seed in seeds if seed in in_mode)
         found = modes[0].advantage_over(modes[1]) if both and both != seeds else of_all
         of_test = tuple(source for source in found.noise if source.freedom is None)
         failures = mine.learned_in_part or theirs.learned_in_part

@@ -115,7 +115,8 @@ class SeedScores:
         """The part of these that is of `seeds`, in their order."""
         if seeds == self.seeds:
             return self
-        at = [self.seeds.index(seed) for seed in seeds]
+        places = {seed: place for place, seed in enumerate(self.seeds)}
+        at = [places[seed] for seed in seeds]
         return replace(
             self,
             seeds=seeds,
@@ -210,9 +211,12 @@ def _done(table: ResultTable, rows: list[ResultRow], metric: Metric) -> list[_Do
 
 def _without_gap(rows: list[ResultRow], done: list[_Done]) -> list[_Done]:
     """The results of seeds 0, 1, 2, … up to the first never tried: a person cannot pick the best of many seeds."""
-    tried = {row.seed for row in rows}
-    gap = next(seed for seed in count() if seed not in tried)
+    gap = _first_gap({row.seed for row in rows})
     return [one for one in done if one.row.seed < gap]
+
+
+def _first_gap(tried: set[int]) -> int:
+    return next(seed for seed in count() if seed not in tried)
 
 
 def _seed_scores(
@@ -230,10 +234,11 @@ def _seed_scores(
     results = _kept(used, predictions, metric)
     kept = tuple(each.values for each in results) if results else None
     least = min((one.examples for one in used), default=0)
+    counted = frozenset(seeds)
     scores = tuple(float(one.score) for one in used)
     examples = least if metric.is_share or kept is None else len(kept[0])
     draws = None if metric.is_share or kept is None else _draws(kept, metric)
-    uncounted = tuple(int(one.row.seed) for one in done if one not in used)
+    uncounted = tuple(int(seed) for seed in (one.row.seed for one in done) if seed not in counted)
     learned = learned_seeds(scores, examples, draws, metric, bars)
     unestablished = table.unestablished.get(variant, "")
     return SeedScores(
@@ -287,7 +292,8 @@ def _missing_reason(
 ) -> str:
     tried = {row.seed for row in rows}
     failed = [row for row in rows if row.outcome != Outcome.OK]
-    counted = [row for row in failed if all(seed in tried for seed in range(row.seed))]
+    gap = _first_gap(tried)
+    counted = [row for row in failed if row.seed <= gap]
     failed = counted or (failed if len(seeds) < LEAST_SEEDS else [])
     if failed:
         first = failed[0]

@@ -62,11 +62,21 @@ def place_of(where: Mapping[str, Any]) -> Place:
     )
 
 
-def setting_values(table: ResultTable, at: int, name: str) -> dict[Place, float]:
-    """The test results named so of the Record in row `at`, by setting; without the one that names no setting."""
+def setting_values(
+    table: ResultTable, at: int, name: str, places: dict[int, Place] | None = None
+) -> dict[Place, float]:
+    """The test results named so of the Record in row `at`, by setting; without the one that names no setting.
+
+    `places`: the settings found so far, by the identity of a `where`, which many Records share.
+    """
+    places = {} if places is None else places
     found: dict[Place, float] = {}
     for measurement in table.measurements(at).get(name, ()):
-        if place := place_of(measurement.where):
+        where = measurement.where
+        place = places.get(id(where))
+        if place is None:
+            place = places[id(where)] = place_of(where)
+        if place:
             found.setdefault(place, measurement.value)
     return found
 
@@ -97,7 +107,8 @@ def series_of(places: Collection[Place]) -> list[Series]:
 
 def by_seed(table: ResultTable, rows: Iterable[ResultRow], name: str) -> list[dict[Place, float]]:
     """The results by setting of each of these rows that has any."""
-    return [values for row in rows if (values := setting_values(table, row.at, name))]
+    places: dict[int, Place] = {}
+    return [values for row in rows if (values := setting_values(table, row.at, name, places))]
 
 
 def longest_at(values: Mapping[float, float], level: float) -> float | None:
