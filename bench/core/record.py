@@ -13,8 +13,7 @@ from time import perf_counter
 from typing import Any, Literal, get_type_hints
 
 import msgspec
-from msgspec import Raw, Struct, defstruct
-from msgspec.structs import force_setattr
+from msgspec import Raw, Struct, defstruct, structs
 
 from .cell import VERSION_ZERO, Cell
 from .decode import (
@@ -85,9 +84,9 @@ class Measurement(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fi
         if self.where and type(self.where) is not CheckedWhere:
             check_keys(WhereKeys, self.where, "where")
         if isinstance(self.value, str):
-            force_setattr(self, "value", float(self.value))
+            structs.force_setattr(self, "value", float(self.value))
         if self.samples and str in map(type, self.samples):
-            force_setattr(self, "samples", tuple(map(float, self.samples)))
+            structs.force_setattr(self, "samples", tuple(map(float, self.samples)))
 
     @classmethod
     def of(cls, name: str, value: float, samples: tuple[float, ...] = (), **where: Any) -> Measurement:
@@ -368,7 +367,7 @@ def _from_usual_line(line: bytes) -> Record | None:
         return None
     try:
         found: Any = _LINE.decode(line)
-        values = {name: getattr(found, name) for name in found.__struct_fields__}
+        values = structs.asdict(found)
         key = values.pop("key")
         measurements = [
             Measurement(

@@ -62,7 +62,7 @@ class Spec:
     'local[causal=true,window=64]'
     """
 
-    __slots__ = ("inner", "layers", "name", "parameters", "wrappers")
+    __slots__ = ("_text", "inner", "layers", "name", "parameters", "wrappers")
 
     def __init__(self, name: str, parameters: tuple[tuple[str, Value], ...] = ()):
         self.name: Final = name
@@ -70,6 +70,7 @@ class Spec:
         self.wrappers: tuple[Spec, ...] = ()
         self.inner: Spec | None = None
         self.layers: tuple[Spec, ...] = ()
+        self._text = ""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Spec) and (self.name, self.parameters) == (other.name, other.parameters)
@@ -135,10 +136,11 @@ class Spec:
         return specs[0]
 
     def __str__(self) -> str:
-        if not self.parameters:
-            return self.name
-        inside = ",".join(f"{name}={value_text(value)}" for name, value in self.parameters)
-        return f"{self.name}[{inside}]"
+        # made once: all Records of a folder name the same few
+        if not self._text:
+            inside = ",".join(f"{name}={value_text(value)}" for name, value in self.parameters)
+            self._text = f"{self.name}[{inside}]" if self.parameters else self.name
+        return self._text
 
     def get(self, parameter: str, default: Value = None) -> Value:
         return dict(self.parameters).get(parameter, default)

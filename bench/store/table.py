@@ -97,22 +97,29 @@ class ResultTable:
         for record in self.records:
             by_name: dict[str, list[Measurement]] = {}
             for measurement in record.measurements:
-                if measurement.where.get("layer") is None and measurement.where.get("head") is None:
+                where = measurement.where
+                if "layer" not in where and "head" not in where:
                     by_name.setdefault(measurement.name, []).append(measurement)
             found.append(by_name)
         return found
 
     def number(self, name: str, at: int, **where: object) -> Measurement | None:
         """The first measurement `name` of the Record in row `at` whose `where` has these entries."""
-        for measurement in self.measurements(at).get(name, ()):
+        for measurement in self._measurements[at].get(name, ()):
             if not where or where.items() <= measurement.where.items():
                 return measurement
         return None
 
     def values(self, name: str, rows: Iterable[int], **where: object) -> list[float]:
         """The finite values of that name, one a Record, in the order of the rows."""
-        found = (self.number(name, at, **where) for at in rows)
-        return [m.value for m in found if m is not None and math.isfinite(m.value)]
+        found = []
+        for at in rows:
+            for measurement in self._measurements[at].get(name, ()):
+                if not where or where.items() <= measurement.where.items():
+                    if math.isfinite(measurement.value):
+                        found.append(measurement.value)
+                    break
+        return found
 
     def heads_of(self, names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[HeadMeasurement]:
         """The finite values of single heads that have one of these names, in the order of the rows.

@@ -5,7 +5,8 @@ from boards import entry, facts, text
 
 from attnbench.bench.board.board import Board
 from attnbench.bench.board.task_board import board_for_task
-from attnbench.bench.core.record import Measurement
+from attnbench.bench.core.record import Measurement, Record
+from attnbench.bench.score import settings
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.score.settings import series_of
 from attnbench.bench.store.table import table_of
@@ -151,3 +152,16 @@ def test_any_axis_of_a_setting_gets_a_series() -> None:
     assert [at for at, _ in found["noise"].places] == [0.2, 0.4, 0.8]
     # the order of the settings has no say
     assert series_of(places[::-1]) == series_of(places)
+
+
+@pytest.mark.parametrize("count", [5, 50])
+def test_a_setting_that_records_share_is_found_once_however_many_they_are(bench, monkeypatch, count) -> None:
+    made = recalled(bench, {"softmax": [[1.0, 0.9, 0.8, 0.7, 0.6]] * count}).records
+    table = table_of(Record.from_line(record.to_line()) for record in made)
+    asked = []
+    place_of = settings.place_of
+    monkeypatch.setattr(settings, "place_of", lambda where: asked.append(where) or place_of(where))
+    found = settings.by_seed(table, table.rows, "accuracy")
+    assert [len(values) for values in found] == [len(RECALL)] * count
+    # the mean over all settings, which names none, is a sixth
+    assert len(asked) == len(RECALL) + 1
