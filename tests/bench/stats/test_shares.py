@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -71,3 +73,12 @@ def test_shares_of_several_groups_err_no_more_than_one_group() -> None:
     groups = [rng.binomial(12, share, (40_000, count)) for share, count in ((2 / 3, 5), (1 / 3, 6))]
     false = [table[each.min(axis=1), each.max(axis=1)] <= level for each in groups]
     assert np.logical_or(*false).mean() < 0.025
+
+
+def test_the_memory_of_a_level_is_that_of_a_few_tables() -> None:
+    tracemalloc.start()
+    try:
+        proven_below.__wrapped__(300, 45)
+        assert tracemalloc.get_traced_memory()[1] < 20 * 8 * 301**2
+    finally:
+        tracemalloc.stop()
