@@ -68,7 +68,8 @@ def test_no_variant_could_be_told_from_softmax_at_quick(task):
     assert "No variant differs measurably from softmax" in board.headline
     assert task != "lra-listops" or "No variant beats the rule root-and-literals (54.4)" in board.headline
     (row,) = [line for line in board.lines if line.startswith("| baseline | no-attention |")]
-    assert ("undecided" in row) == (task != "lra-listops")
+    # of three seeds none is known to have learned ListOps, so that their means prove nothing
+    assert "undecided" in row
 
 
 @cache
