@@ -17,8 +17,8 @@ DISSOLVED = {"match_parameters", "memory_budget", "jobs", "executor_options"}
 
 def test_the_command_line_and_python_take_the_same_options() -> None:
     python = RunOptions.__annotations__.keys() | {"variants", "tasks", "executor"}
-    # `run` has three of its own, which `plan` does not take; files and calls become tasks and variants
-    assert python == RUN.keys() - {"call", "text", "pairs"} | {"offline", "retry", "timeout"}
+    # `run` has three of its own, which `plan` does not take, and Python one; files and calls become tasks and variants
+    assert python == RUN.keys() - {"call", "text", "pairs"} | {"offline", "retry", "timeout", "even_if_wrong"}
     assert python - DISSOLVED == {field.name for field in fields(Options)} - {"description"}
 
 

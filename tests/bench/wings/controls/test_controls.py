@@ -84,5 +84,6 @@ def test_the_command_prints_the_table_and_its_exit_code_tells(runs, tmp_path) ->
 def test_a_control_is_trained_once_and_resumes(tmp_path) -> None:
     found = [wing.controls("topk", results=tmp_path) for _ in range(2)]
     assert [one.state for results in found for one in results] == ["passed", "passed"]
-    lines = [line for file in (tmp_path / "controls" / "records").glob("*.jsonl") for line in file.open()]
+    (file,) = (tmp_path / "controls" / "records").glob("*.jsonl")
+    lines = file.read_text(encoding="utf-8").strip().split("\n")
     assert sorted(json.loads(line)["cell"]["variant"] for line in lines) == ["softmax", "topk"]
