@@ -84,7 +84,8 @@ class OutsideTimes:
                 self.of.clear()
             elif not self._agrees(event.record):
                 wrong[event.record.cell] = "its Record states other times than were told after each sample"
-        foreign = [cell for cell in cells if wrong and not VARIANTS.is_own(cell.variant.name)]
+        timed = [cell for cell in cells if wrong and cell.lane == "time"]
+        foreign = [cell for cell in timed if not VARIANTS.is_own(cell.variant.name)]
         found = {cell: wrong[cell] for cell in foreign if cell in wrong}
         return found or {cell: f"beside it, {why}" for cell in foreign for why in list(wrong.values())[:1]}
 

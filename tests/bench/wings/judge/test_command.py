@@ -256,7 +256,9 @@ def test_verdicts_are_kept_until_the_code_changes(leaks, tmp_path, monkeypatch):
     judged = partial(attnbench.judge, results=tmp_path / "results", progress=LoggingListener())
     first, again = judged(leaks), judged(leaks)
     assert tested == ["audit", "gate"] and again == first
-    assert first.lines[0].text == "fails: future · holds: 0 · not tried: nothing (4 s)" and first.lines[0].evidence == ("future: leak",)
+    assert first.lines[0].text == "fails: future · holds: 0 · not tried: nothing (4 s)" and first.lines[0].evidence == (
+        "future: leak",
+    )
     judged(leaks, retry=True)
     assert tested == ["audit", "gate"] * 2
     (tmp_path / "mine.py").write_text(LEAKS + "\nx = 1\n", encoding="utf-8")
