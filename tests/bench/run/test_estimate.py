@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +131,15 @@ def near(blocks: Iterable[list[Any]]) -> Iterator[bool]:
 
 @pytest.mark.slow
 def test_four_of_five_committed_trainings_lie_within_a_factor_of_two() -> None:
-    """One seed of each question, variant and machine of the committed Records that the present presets made."""
+    """One seed of each question, variant and machine of the committed Records, by as many steps as they made."""
     kept: dict[Any, list[Any]] = {}
     for record in attnbench.records(RESULTS):
         cell = record.cell
-        same = cell.lane == "train" and recipe_facts(cell.task, cell.preset).setting["steps"] == record.setting["steps"]
-        if same and record.outcome == "ok" and "packag" not in str(cell) and "impl" not in str(cell):
+        if cell.lane == "train" and record.outcome == "ok" and "packag" not in str(cell) and "impl" not in str(cell):
+            # synthetic presets train until solved now, and made a quarter of these steps
+            if recipe_facts(cell.task, cell.preset).setting["steps"] != record.setting["steps"]:
+                steps = dict(cell.preset.parameters) | {"steps": record.setting["steps"]}
+                record = replace(record, cell=replace(cell, preset=Spec.of(cell.preset.name, **steps)))
             kept[cell.task, cell.variant, cell.preset, record.machine.id, record.machine.threads] = [record]
     found = list(near(kept.values()))
     assert len(kept) > 70 and len(found) > 0.95 * len(kept) and sum(found) >= 0.8 * len(found), sum(found)
