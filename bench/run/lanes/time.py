@@ -227,7 +227,8 @@ class _Turn:
 
     def check(self, workload: Workload) -> None:
         """Untimed, and not in every turn: raises Incorrect where the rows that are timed are wrong."""
-        done, spot = self.checked.setdefault(self.cell, (0, SpotCheck(self.cell.variant, self.context.device, 1.0)))
+        share = 0.0 if self.context.job.even_if_wrong else 1.0
+        done, spot = self.checked.setdefault(self.cell, (0, SpotCheck(self.cell.variant, self.context.device, share)))
         if not spot.is_on or workload.compilation is not None or (done >= CONFIRMED and spot.draw.random() > RECHECKED):
             return
         self.checked[self.cell] = done + 1, spot

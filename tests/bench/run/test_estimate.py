@@ -151,8 +151,11 @@ def test_nine_of_ten_committed_timings_lie_within_a_factor_of_two() -> None:
     for record in attnbench.records(RESULTS):
         if record.cell.lane == "time" and record.cell.preset.name in ("quick", "record"):
             kept.setdefault(record.block, []).append(record)
+    # recurrences run in C++ now, and these Records are of operators of PyTorch
+    recurrent = ("gated-linear", "delta", "ssd")
+    kept = {name: block for name, block in kept.items() if not any(r.cell.variant.name in recurrent for r in block)}
     found = list(near(kept.values()))
-    assert len(found) == len(kept) > 40 and sum(found) >= 0.9 * len(found), sum(found)
+    assert len(found) == len(kept) > 30 and sum(found) >= 0.9 * len(found), sum(found)
 
 
 def test_a_committed_timing_of_the_suite_sweep_lies_within_a_factor_of_two(tmp_path: Path) -> None:
@@ -191,7 +194,7 @@ def test_the_data_of_many_points_is_one_line(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, [*words, "--lanes", "time", "--results", str(tmp_path)]).output
     assert [line for line in said.split("\n") if "data" in line] == [
         "data of sweep: synthetic: drawn at random from a seed",
-        "data of recall: regenerated: drawn from a seed by attnbench's own generator, recall version 1",
+        "data of recall: regenerated: drawn from a seed by attnbench's own generator, recall version 2",
     ]
 
 

@@ -17,7 +17,7 @@ import attnbench
 from attnbench.bench.core.errors import PluginError
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.gate import build, change
+from attnbench.bench.gate import build, subject
 from attnbench.bench.measure import timer
 from attnbench.bench.run.global_state import StateWatch
 
@@ -75,7 +75,7 @@ def test_a_patched_function_is_named(owner: object, name: str, quick: bool, monk
     [
         (timer, "time", True),
         (timer, "LEAST_SECONDS", True),
-        (change, "torch", False),
+        (subject, "torch", False),
         (torch.Tensor, "item", True),
         (torch.Tensor, "__float__", True),
         (builtins, "max", True),
@@ -106,7 +106,7 @@ def test_the_default_of_an_argument_is_looked_at_too(monkeypatch: pytest.MonkeyP
 
 PATCHES = {
     "torch.Tensor.item": "torch.Tensor.item = torch.Tensor.__float__ = lambda self: 0.0",
-    "gate.change.torch": "import sys, types\nsys.modules['attnbench.bench.gate.change'].torch = "
+    "gate.subject.torch": "import sys, types\nsys.modules['attnbench.bench.gate.subject'].torch = "
     "types.SimpleNamespace(**vars(torch))",
 }
 
