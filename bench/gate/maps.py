@@ -72,7 +72,7 @@ def weights_make_output(case: Case) -> Answers:
     if case.weights(case.inputs(min(case.length, FEW))) is None:
         yield NO_WEIGHTS
         return
-    if not _linear_in_value(case):
+    if not linear_in_value(case):
         yield NOT_LINEAR
         return
     inputs, valid = case.inputs(case.length), None
@@ -117,7 +117,7 @@ def simplex(case: Case) -> Answers:
 
 def rows_sum_whatever_the_scores(case: Case) -> Answers:
     """rows of a distribution sum to one, forward and backward, for equal scores of any size over 1,000 keys"""
-    if not _linear_in_value(case):
+    if not linear_in_value(case):
         yield NOT_LINEAR
         return
     crosses = case.module.supports(replace(case.shape, cross=True)) is None
@@ -315,7 +315,7 @@ def _allowed(case: Case, inputs: Inputs, valid: Tensor | None, like: Tensor) -> 
     return torch.ones_like(like, dtype=torch.bool) if allowed is None else allowed.expand_as(like)
 
 
-def _linear_in_value(case: Case) -> bool:
+def linear_in_value(case: Case) -> bool:
     """True if twice the values give twice the output, and no values none."""
     inputs = case.inputs(min(case.length, FEW))
     output, twice = case.run(inputs), case.run(replace(inputs, value=2 * inputs.value))
@@ -326,7 +326,7 @@ def _linear_in_value(case: Case) -> bool:
 def _not_dropped(case: Case, dropped: Case, inputs: Inputs) -> str:
     if case.weights(inputs) is None:
         return "it shows no weights that could be dropped"
-    if not _linear_in_value(case):
+    if not linear_in_value(case):
         return NOT_LINEAR.reason
     return "" if _draws(dropped, inputs, 2).diff(dim=0).any() else DROPS_NOTHING
 

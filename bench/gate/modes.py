@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .case import Case, Inputs, RunSetting
+from .maps import NOT_LINEAR, linear_in_value
 from .result import Answers, Measured, NotJudged
 from .subject import Subject, Tensors
 
@@ -51,8 +52,16 @@ def dropout(subject: Subject) -> Answers:
     words = f"evaluation is another with dropout of {RATE}"
     for seed in (0, 1):
         yield subject.compared(words, dropping.outputs(inputs, seed=seed), subject.outputs(inputs), lines)
-    for rate in RATES:
-        yield from _shares(subject, rate)
+    if subject.has_inputs_of_numbers and _is_affine(subject):
+        for rate in RATES:
+            yield from _shares(subject, rate)
+
+
+def _is_affine(subject: Subject) -> bool:
+    """True if the output of one token grows with its input: behind a norm, a kept weight is not seen to be larger."""
+    inputs = subject.draw(1, 1, 3)
+    zero, one, two = (subject.outputs(tuple(scale * each for each in inputs)) for scale in (0.0, 1.0, 2.0))
+    return float((two - 2.0 * one + zero).abs().max()) <= 1e-4 * float(one.abs().max())
 
 
 def _shares(subject: Subject | _Rated, rate: float) -> Answers:
@@ -122,6 +131,10 @@ def dropout_share(case: Case) -> Answers:
     """a rate of dropout takes that share of single weights, each by itself"""
     if case.shape.dtype != "float32":
         yield NotJudged("outputs are told apart in float32 alone")
+        return
+    if not linear_in_value(case):
+        # behind a norm, a kept weight is not seen to be larger
+        yield NOT_LINEAR
         return
     for rate in RATES:
         yield from _shares(_Rated(case), rate)

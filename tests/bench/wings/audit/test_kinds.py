@@ -189,6 +189,13 @@ class Dropping(Layer):
         return F.dropout(weights(q, k), self.dropout, self.training) @ v
 
 
+class NormedDropping(Dropping):
+    """Each head's output is normalised, so that a kept weight is not seen to be larger."""
+
+    def mixed(self, q, k, v):
+        return F.rms_norm(super().mixed(q, k, v), (8,))
+
+
 class DropsInEvaluation(Dropping):
     def mixed(self, q, k, v):
         return F.dropout(weights(q, k), self.dropout, True) @ v
@@ -277,7 +284,7 @@ class CachedWithoutMask(Cached):
     later = False
 
 
-RIGHT = [Layer, Encoder, Chunked, Dropping, Padded, Windowed, Cached]
+RIGHT = [Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, Cached]
 
 FAULTS = [
     (ViewedHeads, "prefix"),
