@@ -92,7 +92,7 @@ class CountWork(Request[Counted | None]):
             return None
 
     def _counted(self, length: int) -> tuple[float, float, float]:
-        shape = replace(self.shape, max_length=length, causal=self.shape.causal or self.fills)
+        shape = replace(self.shape, max_length=length)
         heads = shape.heads
         variant: Variant = VARIANTS.build(self.variant, shape)
         query, key, value = (torch.randn(1, heads, length, shape.head_dim, requires_grad=True) for _ in range(3))
@@ -224,9 +224,11 @@ class Estimator:
             return {}
         if "tokens" in setting:
             setting = {**setting, "length": SENTENCE, "batch": setting["tokens"] / SENTENCE}
-        shape = AttentionShape(heads=COUNTED_HEADS, head_dim=model.shape.head_dim, causal=model.shape.causal,
-                               max_length=COUNTED_LENGTHS[-1])  # fmt: skip
-        kinds = (False, True) if setting.get("mode") == "decode" else (False,)
+        decodes = setting.get("mode") == "decode"
+        # some variants look back only
+        shape = AttentionShape(heads=COUNTED_HEADS, head_dim=model.shape.head_dim,
+                               causal=model.shape.causal or decodes, max_length=COUNTED_LENGTHS[-1])  # fmt: skip
+        kinds = (False, True) if decodes else (False,)
         counted: dict[Spec, tuple[Counted, ...]] = {}
         for spec in variants if cell.lane == "time" else [cell.variant]:
             with suppress(PluginError):
@@ -278,7 +280,7 @@ def _timed_unit(setting: Mapping[str, Any], model: ModelFacts, counted: Counted,
     if level == "attention":
         work: Work = at_length(counted, length) * [heads, heads, 1]
     else:
-        layers = setting["layers"] if level == "model" else 1
+        layers = 1 if level in ("layer", "block") else setting["layers"]
         hidden = 0 if level == "layer" else setting["feed_forward"]
         work = _step_work({**setting, "layers": layers, "feed_forward": hidden}, model, counted, batch, length)
     seconds = rates.seconds(work, setting["precision"])
