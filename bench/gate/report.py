@@ -8,6 +8,7 @@ from time import perf_counter
 
 from ...variants.contract import AttentionShape
 from ..core.errors import AttnbenchError, SelectionError
+from ..core.registry import nearest
 from ..core.spec import Spec
 from ..measure.machine import choose_device
 from .result import Result, as_meant, summary
@@ -171,6 +172,11 @@ def check_variant(
                 made = VariantFactory.of(variant).make(shape)
                 note = "; ".join(filter(None, [getattr(made, "found", ""), note]))
                 audited = getattr(made, "audited", None)
+                if audited is None and (causal is not None or by_design):
+                    raise SelectionError(
+                        f"{name} says itself what it promises: --causal, --no-causal and --by-design are for a layer, "
+                        "function or model that was not written for attnbench"
+                    )
                 if part == 0 and audited is not None:
                     # as it is called by itself, beside what it is as a variant of a model
                     results += [(setting, result) for result in audited(causal)]
@@ -182,6 +188,11 @@ def check_variant(
         problem = str(error)
     except Exception as error:
         problem = f"does not build: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    known = list(dict.fromkeys(result.property for _, result in results))
+    unknown = sorted(set(by_design) - {*known}) if known and part == 0 else []
+    if unknown:
+        near = nearest(unknown[0], known)
+        raise SelectionError(f"expected by design some of {', '.join(known)}; got {unknown[0]!r}{near}")
     meant = {*by_design, *(["causal"] if causal is False else ())}
     settings = [setting for setting, _ in results]
     return CheckReport(

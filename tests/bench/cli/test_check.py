@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+import attnbench
 from attnbench.bench.cli import check
+from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.gate import Property, Result
+from attnbench.bench.gate import report as gate_report
 from attnbench.bench.gate.report import SETTINGS, CheckReport
 
 CASE: Any = SimpleNamespace(one_head_if_slow=None)
@@ -48,3 +51,15 @@ def test_a_table_has_what_was_tested_and_each_reason_not_to_test_once(capsys: py
     ]
     assert any("causal" in line and f"{SETTINGS[0]}: moves the past" in " ".join(line.split()) for line in lines)
     assert not any("95 long" in line for line in lines)
+
+
+@pytest.mark.parametrize("told", [{"causal": True}, {"causal": False}, {"by_design": ["gradient"]}])
+def test_a_registered_variant_is_told_nothing(told: dict[str, Any]) -> None:
+    with pytest.raises(SelectionError, match="rela says itself what it promises: --causal"):
+        attnbench.check("rela", **told)
+
+
+def test_a_property_that_is_meant_and_that_no_property_is_called_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_report, "examine", lambda variant, shape: [])
+    with pytest.raises(SelectionError, match=r"expected by design some of causal, .*; got 'casual' \(did you mean"):
+        attnbench.check(torch.nn.Linear(32, 32), by_design=["casual"])
