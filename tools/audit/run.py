@@ -12,16 +12,17 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from attnbench.bench.core.errors import AttnbenchError
-from attnbench.bench.gate.result import Result
+from attnbench.bench.gate.result import Result, as_meant
 from attnbench.bench.process.ask import asking
 from attnbench.bench.wings.audit.examine import audit
-from attnbench.bench.wings.audit.report import AuditReport
+from attnbench.bench.wings.audit.report import MUST_BE_DECIDED, AuditReport
+from attnbench.bench.wings.audit.suite import NAMES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -48,16 +49,19 @@ def main() -> None:
                 file.write(json.dumps(asdict(known[name])) + "\n")
                 file.flush()
                 print(name, known[name], sep="\n    ", flush=True)
-    found = [(target, known[target["name"]]) for target in targets if target["name"] in known]
+    places = {target["name"]: index for index, target in enumerate(listed["target"])}
+    targets.sort(key=lambda target: (places.get(target["name"], len(places)), target["name"]))
+    found = [(target, as_designed(target, known[target["name"]])) for target in targets if target["name"] in known]
     PAGE.write_text("\n".join(page(found, packages)) + "\n", encoding="utf-8")
 
 
 def models(listed: list[Target]) -> Iterator[Target]:
-    """Every causal language model of transformers, with what targets.toml says of some."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
+    """Every causal language model of transformers; those first of which targets.toml says something."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     said = {target["name"].partition("[")[0]: target for target in listed}
-    for name in sorted({name if isinstance(name, str) else name[0] for name in NAMES.values()}):
+    names = {name if isinstance(name, str) else name[0] for name in CAUSAL.values()}
+    for name in sorted(names, key=lambda name: (MODELS + name not in said, name)):
         yield said.get(MODELS + name, {"name": MODELS + name})
 
 
@@ -78,14 +82,16 @@ def audited(target: Target) -> AuditReport:
     """The report of one target; a question where it cannot be built."""
     name = target["name"]
     try:
-        report = audit(
-            name, call=target.get("call", ""), causal=target.get("causal"), compile="",
-            by_design=tuple(target.get("design", ())),
-        )  # fmt: skip
+        report = audit(name, call=target.get("call", ""), causal=target.get("causal"), compile="")
     except AttnbenchError as error:
         report = AuditReport(target=name, question=str(error))
     # the name of the list, which the canonical text orders otherwise
-    return AuditReport(**{field: getattr(report, field) for field in AuditReport.__slots__} | {"target": name})
+    return replace(report, target=name)
+
+
+def as_designed(target: Target, report: AuditReport) -> AuditReport:
+    """The report with what targets.toml says is meant, so that new words there need no new run."""
+    return replace(report, findings=tuple(as_meant(report.findings, target.get("design", ()))))
 
 
 def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> Iterator[str]:
@@ -107,15 +113,22 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
         questions = [report.question] if report.question else []
         questions += [each.detail for each in report.findings if each.verdict == "asks"]
         yield from (f"- `{target['name']}`: {text.partition('. ')[0]}" for text in questions)
-    clean = [short(target["name"]) for target, report in layers if report and not report.question]
+    clean = [short(target["name"]) for target, report in layers if passes(report)]
     yield "\n## Nothing found beyond what is by design\n"
     yield "Targets of the table By design are here too: they fail nothing else.\n"
     yield f"Layers and functions ({len(clean)}): {', '.join(f'`{name}`' for name in clean)}."
-    names = [target["name"].removeprefix(MODELS) for target, report in built if report]
+    names = [target["name"].removeprefix(MODELS) for target, report in built if passes(report)]
     yield f"\nModels of transformers ({len(names)}): {', '.join(names)}."
     for verdict, words in (("holds", "keep texts of one row apart by"), ("note", "keep no texts of one row apart by")):
         rows = [target["name"].removeprefix(MODELS) for target, report in built if packed(report) == verdict]
         yield f"\nModels that {words} position_ids that begin again ({len(rows)}): {', '.join(rows)}."
+    yield "\n## Not tried\n\nThe module takes no such argument that was found, or raised; nothing was compiled.\n"
+    for name in NAMES:
+        rows = [
+            short(target["name"].removeprefix(MODELS)) for target, report in layers + built if untried(report, name)
+        ]
+        if rows and name != "compile":
+            yield f"- {name} ({len(rows)}): {', '.join(f'`{row}`' for row in rows)}"
     missing = [target["name"].removeprefix(MODELS) for target, report in causal if report.question]
     yield f"\nModels that no tiny configuration built or a CPU does not run ({len(missing)}): {', '.join(missing)}."
 
@@ -124,6 +137,17 @@ def packed(report: AuditReport) -> str:
     """The verdict on packed rows; of a test that could not be made, "n.a."."""
     found = next(each for each in report.findings if each.property == "packed rows")
     return "n.a." if found.detail.startswith("not tested") else found.verdict
+
+
+def passes(report: AuditReport) -> bool:
+    """Nothing fails, and what must be decided is."""
+    return bool(report) and not any(untried(report, name) for name in MUST_BE_DECIDED)
+
+
+def untried(report: AuditReport, name: str) -> bool:
+    """Nothing is known of a property: its test found no way, or raised before it had an answer."""
+    said = (each for each in report.findings if each.property == name)
+    return any(each.verdict == "not tried" or each.detail.startswith("not tested") for each in said)
 
 
 def table(found: list[tuple[Target, AuditReport]], verdict: str, reasons: str) -> Iterator[str]:
@@ -141,6 +165,7 @@ def short(name: str) -> str:
     name, bracket, inside = rest.partition("[")
     sizes = (
         "dim=", "heads=", "dim_head=", "depth=", "num_tokens=", "max_seq_len=", "embed_dim=", "num_heads=", "seq_len=",
+        "hidden_size=", "n_state=", "n_head=", "query_dim=", "light_", "heavy_", "num_heavy_", "num_routed_",
     )  # fmt: skip
     kept = [each for each in inside.removesuffix("]").split(",") if not each.startswith(sizes)]
     own = place.split(".")[0] if not place.endswith(".py") else ""
