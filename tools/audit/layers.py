@@ -23,6 +23,46 @@ def x_encoder(**options: Any) -> nn.Module:
     return TransformerWrapper(num_tokens=99, max_seq_len=128, attn_layers=Encoder(dim=64, depth=2, heads=4, **options))
 
 
+class WhisperDecoder(nn.Module):
+    """The decoder of Whisper, ids (B, N) to logits, over one fixed recording."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from whisper.model import TextDecoder
+
+        self.decoder = TextDecoder(n_vocab=99, n_ctx=128, n_state=64, n_head=4, n_layer=2)
+        nn.init.normal_(self.decoder.positional_embedding)
+        self.register_buffer("recording", torch.randn(1, 20, 64))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        output: Tensor = self.decoder(ids, self.recording.expand(len(ids), -1, -1))
+        return output
+
+
+class CuratedLlama(nn.Module):
+    """The Llama of curated-transformers, whose masks and outputs are objects of its own: here they are tensors."""
+
+    def __init__(self, kv_heads: int = 4) -> None:
+        super().__init__()
+        from curated_transformers.models import LlamaCausalLM, LlamaConfig
+
+        self.model = LlamaCausalLM(
+            LlamaConfig(
+                n_pieces=99, hidden_width=64, intermediate_width=96, n_hidden_layers=2, n_query_heads=4,
+                n_key_value_heads=kv_heads, rotary_embedding_fraction=1.0, dtype=torch.float32,
+            )
+        )  # fmt: skip
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None, cache: Any = None) -> Any:
+        from curated_transformers.layers import AttentionMask
+
+        before = cache[0].key.shape[2] if cache else 0
+        if attention_mask is None:
+            attention_mask = torch.ones(len(ids), before + ids.shape[1], dtype=torch.bool)
+        output = self.model(ids, AttentionMask(attention_mask.bool()), cache=cache, store_cache=True)
+        return output.logits, output.cache
+
+
 def mamba_py() -> nn.Module:
     """Two layers of Mamba by mambapy."""
     from mambapy.mamba import Mamba, MambaConfig
