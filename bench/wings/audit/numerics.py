@@ -360,8 +360,13 @@ def normalised(subject: ForeignSubject) -> Answers:
     length = next(iter(taken(subject, (43,))), subject.convention.length)
     found = _Softmaxes(length)
     inputs = subject.draw(3, length)
-    with found:
-        subject.outputs(inputs, None, True)
+    try:
+        with found:
+            subject.outputs(inputs, None, True)
+    except Exception:
+        # code that compiles itself refuses the mode, and from then on every call, until this forgets
+        torch.compiler.reset()
+        raise
     if not found.made:
         yield NotJudged("no softmax of scores")
         return

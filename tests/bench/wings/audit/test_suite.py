@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import flex_attention
 
 from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.wings.audit.convention import recognise
 from attnbench.bench.wings.audit.future import distances
+from attnbench.bench.wings.audit.numerics import normalised
 from attnbench.bench.wings.audit.program import assigned
 from attnbench.bench.wings.audit.suite import audit_module
 
@@ -329,6 +332,18 @@ def test_an_unclear_mask_is_asked_and_all_else_is_tested():
     asked = [each for each in report.findings if each.verdict == "asks"]
     assert [each.property for each in asked] == ["padding"] and "what does mask mean" in asked[0].detail
     assert "future" in [each.property for each in report.failures]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_code_that_compiles_itself_runs_on_after_a_test_that_it_refuses():
+    # FlexAttention refuses the mode that looks for softmaxes, and raised in every later test
+    subject = recognise(lambda q, k, v: flex_attention(q, k, v), asks=False)
+    inputs = subject.draw(1, 43)
+    before = subject.outputs(inputs, None, False)
+    with pytest.raises(RuntimeError):
+        list(normalised(subject))
+    torch.testing.assert_close(subject.outputs(inputs, None, False), before)
 
 
 def test_a_question_is_no_verdict():
