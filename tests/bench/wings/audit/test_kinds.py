@@ -196,6 +196,23 @@ class NormedDropping(Dropping):
         return F.rms_norm(super().mixed(q, k, v), (8,))
 
 
+class HardDropping(Dropping):
+    """Each head weighs one key alone, so that a dropped weight leaves it nothing."""
+
+    def mixed(self, q, k, v):
+        soft = weights(q, k)
+        hard = F.one_hot(soft.argmax(-1), soft.shape[-1]).to(soft)
+        return F.dropout(hard, self.dropout, self.training) @ v
+
+
+class ProjectedDropping(Dropping):
+    """The part of an output along the token's own value is taken off: of one token nothing but rounding is left."""
+
+    def mixed(self, q, k, v):
+        found, own = super().mixed(q, k, v), F.normalize(v, dim=-1)
+        return found - (found * own).sum(-1, keepdim=True) * own
+
+
 class DropsInEvaluation(Dropping):
     def mixed(self, q, k, v):
         return F.dropout(weights(q, k), self.dropout, True) @ v
@@ -330,6 +347,13 @@ def test_a_fault_is_found_by_the_property_of_its_kind(kind, name):
 def test_the_right_form_raises_no_alarm(kind):
     report = audit_module(kind(), compile="")
     assert report, str(report)
+
+
+@pytest.mark.parametrize("kind", [HardDropping, ProjectedDropping], ids=named)
+def test_shares_of_dropout_are_not_counted_where_single_weights_are_not_seen(kind):
+    # hard attention looked as if it dropped whole heads, and rounding as if it were another rate
+    [found] = [each for each in audit_module(kind(), compile="").findings if each.property == "dropout"]
+    assert found.verdict == "holds", found.detail
 
 
 def test_the_last_line_says_what_was_not_tried():
