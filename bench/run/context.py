@@ -104,9 +104,9 @@ class RecordBuilder:
         self.data = dataset.provenance
         return task, self.recipe, dataset
 
-    def report(self, event: Callable[[], Event]) -> None:
-        """Sends an event, unless another has just been sent."""
-        if perf_counter() - self.reported > QUIET_SECONDS:
+    def report(self, event: Callable[[], Event], at_once: bool = False) -> None:
+        """Sends an event, unless another has just been sent and it is not to be sent `at_once`."""
+        if at_once or perf_counter() - self.reported > QUIET_SECONDS:
             self.reported = perf_counter()
             self.context.send(event())
 

@@ -57,7 +57,11 @@ class CellFinished(_Event, tag="finished", frozen=True):
 
 
 class TrainingProgress(_Event, tag="progress", frozen=True):
-    """Steps of a training, or of decoding before a timing; `loss`, `value` in the unit of `metric`: of a validation."""
+    """Steps of a training, or of decoding before a timing.
+
+    The last validation: `validated`, its step, 0 before the first; `loss`: of training; `value` in the unit of
+    `metric`.
+    """
 
     key: Name
     done: Count
@@ -65,6 +69,8 @@ class TrainingProgress(_Event, tag="progress", frozen=True):
     metric: Name
     loss: float | None = None
     value: float | None = None
+    validation_loss: float | None = None
+    validated: Count = 0
 
 
 class Stage(_Event, tag="stage", frozen=True):

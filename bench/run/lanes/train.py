@@ -75,7 +75,15 @@ def _train(builder: RecordBuilder) -> None:
         if not training.curve:
             return found
         point = training.curve[-1]
-        return structs.replace(found, loss=point.train_loss, value=point.validation)
+        return structs.replace(
+            found, loss=point.train_loss, value=point.validation, validation_loss=point.validation_loss,
+            validated=point.step,
+        )  # fmt: skip
+
+    def report(training: Training) -> None:
+        # a tracker draws the curve while it grows, so each validation is told
+        is_new = bool(training.curve) and training.curve[-1].step == training.step
+        builder.report(lambda: progress(training), at_once=is_new)
 
     checkpoint = context.store.checkpoint(cell, context.job.digests[cell.key])
     trainer = Trainer(
@@ -87,7 +95,7 @@ def _train(builder: RecordBuilder) -> None:
         device=context.device,
         checkpoint=checkpoint,
         mark=mark_of(checkpoint, context.place.cache),
-        report=lambda training: builder.report(lambda: progress(training)),
+        report=report,
         heartbeat=builder.heartbeat,
         notice=lambda message: context.send(Warned(message)),
     )

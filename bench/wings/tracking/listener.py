@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from ...core.cell import Cell
 from ...core.errors import PluginError, SelectionError, crash_text
 from ...core.record import Machine, Outcome, Record
 from ...plan.planner import Plan
-from ...run.events import CellFinished, CellStarted, Event, RunListener
+from ...run.events import CellFinished, CellStarted, Event, RunListener, TrainingProgress
 from ...store.artifacts import StoredCurves
 from ...store.store import Store
 
@@ -35,6 +35,7 @@ class Tracker(RunListener, ABC):
         self.estimates, self.later = inner.estimates, inner.later
         self._cells: dict[str, Cell] = {}
         self._runs: dict[str, Any] = {}
+        self._told: set[tuple[str, int]] = set()
         self._works = True
         try:
             self.setup()
@@ -83,20 +84,39 @@ class Tracker(RunListener, ABC):
         match event:
             case CellStarted(key) if key in self._cells:
                 self._run_of(self._cells[key])
+            case TrainingProgress() if event.validated and event.key in self._cells:
+                values = {"train/loss": event.loss, "validation/loss": event.validation_loss}
+                self._tell(
+                    self._cells[event.key], event.validated, values | {f"validation/{event.metric}": event.value}
+                )
             case CellFinished(record):
-                run = self._run_of(record.cell)
-                del self._runs[record.key]
-                # what a child tells while it trains is sparse; the whole curve comes with the Record
+                # of a training that was resumed, what was told to another run
                 for step, values in self._curve(record):
-                    self.add(run, values, step)
-                self.close(run, config_of(record), values_of(record), record.outcome != Outcome.OK)
+                    self._tell(record.cell, step, values)
+                self.close(
+                    self._run_of(record.cell), config_of(record), values_of(record), record.outcome != Outcome.OK
+                )
+                del self._runs[record.key]
+
+    def _tell(self, cell: Cell, step: int, values: Mapping[str, float | None]) -> None:
+        """Adds the finite ones of a validation, once."""
+        if (cell.key, step) not in self._told:
+            self._told.add((cell.key, step))
+            known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+            self.add(self._run_of(cell), known, step)
 
     def _curve(self, record: Record) -> Iterator[tuple[int, dict[str, float]]]:
         """The losses and the metric of each look at the validation split, by step."""
         for point in StoredCurves(self.store)(record.artifacts.get("curve", "")) or ():
             known = {name: float(value) for name, value in point.items() if isinstance(value, int | float)}
-            step = int(known.pop("step"))
-            yield step, {name.replace("_", "/", 1): value for name, value in known.items() if math.isfinite(value)}
+            yield (
+                int(known["step"]),
+                {
+                    name.replace("_", "/", 1): value
+                    for name, value in known.items()
+                    if name.startswith(("train_", "validation_"))
+                },
+            )
 
     def _run_of(self, cell: Cell) -> Any:
         if cell.key not in self._runs:

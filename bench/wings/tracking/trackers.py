@@ -26,15 +26,18 @@ class Wandb(Tracker):
 
     def open(self, cell: Cell, config: dict[str, Any]) -> Any:
         # trainings run side by side: each is a run of its own, and none the global one
-        return self.library.init(
+        run = self.library.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT), name=str(cell), config=config,
             group=str(cell.task), job_type=cell.lane, dir=str(self.folder), reinit="create_new",
             # nothing of the terminal is captured: the boards that are printed need its width
             settings=self.library.Settings(console="off", quiet=True),
         )  # fmt: skip
+        # wandb's own steps must rise, and a resumed training tells what was before at its end
+        run.define_metric("*", step_metric="step")
+        return run
 
     def add(self, run: Any, values: dict[str, float], step: int) -> None:
-        run.log(values, step=step)
+        run.log(values | {"step": step})
 
     def close(self, run: Any, config: dict[str, Any], values: dict[str, float], failed: bool) -> None:
         run.config.update(config, allow_val_change=True)

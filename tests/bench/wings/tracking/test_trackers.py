@@ -1,13 +1,14 @@
 """`run --log NAME`: what the trackers get, from their own libraries where these are installed, without a network."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.record import Measurement
-from attnbench.bench.run.events import CellFinished, CellStarted, RunListener
+from attnbench.bench.run.events import CellFinished, CellStarted, RunListener, TrainingProgress
 from attnbench.bench.store.store import Store
 from attnbench.bench.wings.tracking.listener import Tracker, config_of, values_of
 from attnbench.bench.wings.tracking.trackers import MLflow, TensorBoard, Wandb
@@ -57,9 +58,14 @@ def record(bench, tmp_path: Path):
     return b.add(b.cell("linear"), more, artifacts={"curve": name}, setting={"width": 64, "dropout": None})
 
 
+def validated(record, step: int, **changes: float) -> TrainingProgress:
+    more = {"loss": 3.0 / step, "validation_loss": 2.0 / step, "value": step / 10} | changes
+    return TrainingProgress(record.key, done=step + 1, of=6, metric="accuracy", validated=step, **more)
+
+
 def followed(tracker: Tracker, record) -> None:
     tracker.begin(Plan(record.cell), "quick", record.machine)
-    for event in (CellStarted(record.key), CellStarted(record.key), CellFinished(record)):
+    for event in (CellStarted(record.key), CellStarted(record.key), validated(record, 4), CellFinished(record)):
         tracker.on_event(event)
 
 
@@ -67,14 +73,27 @@ def test_a_tracker_gets_curve_settings_and_results_and_the_run_hears_all(record,
     inner = Heard()
     tracker = Kept(inner, tmp_path)
     followed(tracker, record)
-    assert len(inner.events) == 3 and not inner.notices
+    assert len(inner.events) == 4 and not inner.notices
     first, *curve, last = tracker.lines
     assert first == ("open", str(record.cell), record.cell.seed)
-    assert [step for step, _ in curve] == [2, 4, 6]
-    assert curve[1][1] == {"train/loss": 0.75, "validation/loss": 0.5, "validation/accuracy": 0.4}
+    # the second was told while it trained, and the rest of the curve with the Record
+    assert [step for step, _ in curve] == [4, 2, 6]
+    assert curve[0][1] == {"train/loss": 0.75, "validation/loss": 0.5, "validation/accuracy": 0.4}
     assert last == ("close", "ok", {"accuracy/test": 0.6}, False)
     assert config_of(record)["width"] == 64 and "dropout" not in config_of(record)
     assert values_of(record) == {"accuracy/test": 0.6}
+
+
+def test_each_validation_is_told_at_once_and_once(record, tmp_path: Path) -> None:
+    tracker = Kept(Heard(), tmp_path)
+    tracker.begin(Plan(record.cell), "quick", record.machine)
+    before = TrainingProgress(record.key, done=1, of=6, metric="accuracy")
+    for event in (before, validated(record, 2), validated(record, 2), validated(record, 4, loss=math.nan)):
+        tracker.on_event(event)
+    assert tracker.lines[1:] == [
+        (2, {"train/loss": 1.5, "validation/loss": 1.0, "validation/accuracy": 0.2}),
+        (4, {"validation/loss": 0.5, "validation/accuracy": 0.4}),
+    ]
 
 
 def test_an_error_of_a_tracker_ends_the_tracking_and_not_the_run(record, tmp_path: Path) -> None:
@@ -84,7 +103,7 @@ def test_an_error_of_a_tracker_ends_the_tracking_and_not_the_run(record, tmp_pat
 
     inner = Heard()
     followed(Broken(inner, tmp_path), record)
-    assert len(inner.events) == 3
+    assert len(inner.events) == 4
     (said,) = inner.notices
     assert "no route" in said and said.endswith("nothing more is logged there, the run goes on")
 
@@ -108,7 +127,7 @@ def test_tensorboard_holds_the_curve_and_the_results(record, tmp_path: Path) -> 
     found.Reload()
     assert not inner.notices
     assert [(one.step, one.value) for one in found.Scalars("validation/loss")] == [
-        (2, 1.0), (4, 0.5), (6, pytest.approx(1 / 3)),
+        (4, 0.5), (2, 1.0), (6, pytest.approx(1 / 3)),
     ]  # fmt: skip
     assert found.Scalars("accuracy/test")[0].value == pytest.approx(0.6)
 
@@ -125,7 +144,7 @@ def test_mlflow_holds_them_in_a_file_of_the_results_folder(record, tmp_path: Pat
     (run,) = tracker.client.search_runs([tracker.experiment])
     assert run.info.run_name == str(record.cell) and run.info.status == "FINISHED"
     assert run.data.metrics["accuracy/test"] == 0.6 and run.data.params["width"] == "64"
-    assert [one.step for one in tracker.client.get_metric_history(run.info.run_id, "train/loss")] == [2, 4, 6]
+    assert [one.step for one in tracker.client.get_metric_history(run.info.run_id, "train/loss")] == [4, 2, 6]
     mlflow.set_tracking_uri(None)
 
 
@@ -153,13 +172,16 @@ def test_wandb_keeps_an_offline_run_in_the_results_folder(record, tmp_path: Path
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     inner = Heard()
-    followed(Wandb(inner, tmp_path), record)
+    tracker = Wandb(inner, tmp_path)
+    followed(tracker, record)
+    # its service writes on after the end of a run; as at the end of a program, it is waited for
+    tracker.library.teardown()
     assert not inner.notices
     (path,) = (tmp_path / "wandb").rglob("*.wandb")
     kept, steps = {}, []
     for line in records_of_wandb(path):
         known = {"/".join(item.nested_key) or item.key: item.value_json for item in line.history.item}
-        steps += [line.history.step.num] if "train/loss" in known else []
+        steps += [int(known["step"])] if "train/loss" in known else []
         kept |= {"/".join(item.nested_key) or item.key: item.value_json for item in line.summary.update}
         kept |= {item.key: item.value_json for item in (*line.config.update, *line.run.config.update)}
-    assert steps == [2, 4, 6] and kept["accuracy/test"] == "0.6" and kept["width"] == "64"
+    assert steps == [4, 2, 6] and kept["accuracy/test"] == "0.6" and kept["width"] == "64"
