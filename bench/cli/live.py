@@ -66,6 +66,9 @@ class TimeLeft:
 
     def advance(self, key: str, share: float) -> None:
         """So much of a Cell is done; it has ended where that is 1."""
+        if share < 1 and not self._shares and not self._ended:
+            # a start takes seconds once, and says nothing of how long a step takes
+            self._begun = self._clock()
         self._shares[key] = share
         if share == 1:
             self._left.pop(key, None)
@@ -181,7 +184,7 @@ class Live(RunListener):
         unknown = f", {plan.unknown} of unknown cost" if plan.unknown and estimate else ""
         if self._brief:
             rest = self._time_left()
-            self.notice(f"  {rest} in all" if rest and left else "  measured before")
+            self.notice(f"  {rest}" if rest and left else "  measured before")
         else:
             self.notice(
                 f"preset {preset}, {machine.processor}, {machine.threads} threads"

@@ -217,6 +217,18 @@ def test_the_time_left_is_the_estimate_corrected_by_what_has_ended():
     assert left.seconds() == pytest.approx(ended, rel=0.01)
 
 
+def test_the_time_of_a_start_is_not_taken_for_that_of_a_step():
+    now, step = [100.0], trial(60, 0)
+    left = live.TimeLeft(lambda: now[0])
+    left.begin(Plan(steps=[step], jobs=()))
+    now[0] += 20
+    left.advance(step.cell.key, 0.01)
+    assert left.seconds() == pytest.approx(59.4, rel=0.1)
+    now[0] += 60
+    left.advance(step.cell.key, 0.5)
+    assert left.seconds() == pytest.approx(60, rel=0.1)
+
+
 def test_a_pipe_gets_each_line_with_the_time_left(capsys):
     with Live() as view:
         steps = [trial(60, seed) for seed in range(2)]
@@ -239,4 +251,4 @@ def test_a_brief_view_tells_failures_alone_and_says_its_text_on_standard_output(
         view.say("recall  done")
     shown = capsys.readouterr()
     assert shown.out == "recall  done\n"
-    assert re.fullmatch(r"  about 2 min 0 s left in all\ntimeout  mine.py.*\n", shown.err)
+    assert re.fullmatch(r"  about 2 min 0 s left\ntimeout  mine.py.*\n", shown.err)
