@@ -6,7 +6,6 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from ...board.timings import format_log_difference
 from ...core.cell import NO_ATTENTION, REFERENCE
@@ -18,7 +17,7 @@ from ...score.settings import LENGTH, series_of
 from ...stats.format import listed, percent
 from ...stats.scoring import ratio
 from ...store.table import table_of
-from .score import CAUSAL_TASKS, HELD, Audited, Examined, JudgedTask, Neighbour
+from .score import CAUSAL_TASKS, HELD, MOVED_BY_SEED, Audited, Examined, JudgedTask, Neighbour
 
 WIDTH, TOPIC_WIDTH = 80, 16
 """Columns of a line, and of the word before it."""
@@ -155,8 +154,9 @@ def judge_report(
     lines += [task_line(own, reference, although) for own, reference in tasks]
     if costs:
         lines.append(cost_line(costs, examined, although))
-    if complete:
-        lines.append(nearest_line(variant, nearest))
+    # the lines above compare with the reference already
+    if complete and {one.variant for one in nearest} - {REFERENCE, NO_ATTENTION}:
+        lines.append(nearest_line(nearest))
     ended = {own.outcome for own, _ in tasks}
     own_tasks = [own for own, _ in tasks]
     return JudgeReport(
@@ -203,7 +203,7 @@ def _answers(
         for own, reference in tasks:
             where.setdefault(_beside(own, reference), []).append(own.task)
         compared = [f"{word} in {listed(names)}" for word, names in where.items() if word]
-        yield "better?", "; ".join([*compared, *_abilities([own for own, _ in tasks])])
+        yield "better?", "; ".join([*compared, *_abilities(tasks)])
     if costs and examined:
         yield "cost?", cost_line(costs, examined).text
 
@@ -228,7 +228,7 @@ def gate_line(examined: Examined) -> JudgeLine:
     if examined.problem:
         return JudgeLine(topic="gate", text=examined.problem)
     if examined.failures:
-        words = f"incorrect: {len(examined.failures)} of the gate's properties fail"
+        words = f"incorrect: {_fails(tuple(each.partition(':')[0] for each in examined.failures))}"
         return JudgeLine(topic="gate", text=words, evidence=examined.failures)
     holds = {"causal": "causal" in examined.holding}
     holds["padding-safe"] = {"padding content", "padding length"} <= set(examined.holding)
@@ -249,50 +249,47 @@ def task_line(own: JudgedTask, reference: JudgedTask | None, although: str = "")
     although = although or _fails([own.reason.partition(":")[0]] if own.reason else [])
     if own.outcome != Outcome.OK:
         return JudgeLine(topic=own.task, text=f"no result: {own.outcome}: {own.reason}")
-    parts = []
+    parts, compared, at = [], _beside(own, reference), own.at_training_length
+    there = f" at its training length of {own.trained}" if own.by_length else ""
     if (pairs := own.at_most_pairs) is not None:
         parts.append(_recalls(pairs))
-    at = own.at_training_length
-    if own.by_length:
-        reached = f"{percent(at)} right at its training length" if at is not None else ""
-        holds = own.holds_to
-        longest = max(own.by_length) / own.trained if own.trained else 0
-        end = ", the longest tested" if holds is not None and holds >= longest else ""
-        parts.append(f"{_holds(holds)} its training length of {own.trained}{end} ({reached})" if holds else reached)
+    if (holds := own.holds_to) is not None:
+        end = ", the longest tested" if holds >= max(own.by_length) / own.trained else ""
+        parts.append(_holds(holds, reference) + end)
+    if compared and reference is not None and at is not None:
+        shares = f"{100 * at:.1f} against {100 * (reference.at_training_length or 0):.1f} %"
+        compared += (
+            f" ({shares} right{there}, which another seed may move by {100 * _moved_by_seed(own.task):g} points)"
+        )
     elif at is not None:
-        parts.append(f"{percent(at)} right")
+        parts.append(f"{percent(at)} right{there}")
     budget = f"{own.steps:,} steps in {own.seconds:.0f} s, learning rate {own.learning_rate:g}, seed {own.seed}"
-    compared = _beside(own, reference)
-    if compared and reference is not None:
-        compared += f" ({100 * _mean(own, reference):.1f} against {100 * _mean(reference, own):.1f} % of all settings)"
     marked = f"measured although {although}: " if although else ""
     return JudgeLine(
         topic=own.task,
-        text=marked + ": ".join(filter(None, [compared, "; ".join(filter(None, parts))])),
+        text=marked + ": ".join(filter(None, [compared, "; ".join(parts)])),
         evidence=(f"{budget}, {own.examples:,} test examples", *_whole(own, reference)),
         tables=tuple(_tables(own, reference)),
     )
 
 
 def _beside(own: JudgedTask, reference: JudgedTask | None) -> str:
-    """Better, equal or worse than the reference at the same settings, as far as this many test examples can tell.
+    """Better or worse than the reference at the training length, by more than another seed may move it.
 
-    Two standard errors of the difference of two shares, each with one example more right and one more wrong.
+    Beyond that length, accuracies move too much with the seed to say so from one.
     """
     if reference is None or own.variant == reference.variant or reference.outcome != Outcome.OK:
         return ""
-    if not own.accuracies.keys() & reference.accuracies.keys():
+    mine, theirs = own.at_training_length, reference.at_training_length
+    if mine is None or theirs is None:
         return ""
-    mine, theirs = _mean(own, reference), _mean(reference, own)
-    shares = [(share * own.examples + 1) / (own.examples + 2) for share in (mine, theirs)]
-    error = math.sqrt(sum(share * (1 - share) for share in shares) / max(own.examples, 1))
-    word = "equal to" if abs(mine - theirs) <= 2 * error else "better than" if mine > theirs else "worse than"
-    return f"{word} {REFERENCE}"
+    if abs(mine - theirs) <= _moved_by_seed(own.task):
+        return f"not told from {REFERENCE} by one seed"
+    return f"{'better' if mine > theirs else 'worse'} than {REFERENCE}"
 
 
-def _mean(task: JudgedTask, other: JudgedTask) -> float:
-    """The accuracy over the settings that both have."""
-    return fmean(task.accuracies[place] for place in task.accuracies.keys() & other.accuracies.keys())
+def _moved_by_seed(task: str) -> float:
+    return MOVED_BY_SEED.get(task, max(MOVED_BY_SEED.values()))
 
 
 def cost_line(costs: Sequence[JudgedCost], examined: Examined | None = None, although: str = "") -> JudgeLine:
@@ -338,39 +335,30 @@ def costs_of(records: Sequence[Record], variant: str) -> list[JudgedCost]:
     return sorted(found, key=lambda one: one.length)
 
 
-def nearest_line(variant: str, nearest: Sequence[Neighbour]) -> JudgeLine:
+def nearest_line(nearest: Sequence[Neighbour]) -> JudgeLine:
     """The line that names who behaves most alike, by accuracy at the same settings.
 
-    >>> nearest_line("mine", [Neighbour("entmax15", 0.004, 14), Neighbour("softmax", 0.08, 14)]).text
+    >>> nearest_line([Neighbour("entmax15", 0.004, 14), Neighbour("softmax", 0.08, 14)]).text
     'behaves most like entmax15: 0.4 points apart'
     """
-    if not nearest:
-        return JudgeLine(topic="nearest", text="no other variant has Records to compare with")
     first = nearest[0]
-    evidence = [
-        f"mean difference over {first.settings} settings, tasks weighing the same: "
-        + ", ".join(f"{one.variant} {100 * one.apart:.1f} points" for one in nearest[:NEIGHBOURS])
-    ]
-    if {one.variant for one in nearest} <= {REFERENCE, NO_ATTENTION}:
-        at_hand = " and ".join(one.variant for one in nearest)
-        text = f"nothing but {at_hand} to compare with: {100 * first.apart:.1f} points from {first.variant}"
-        evidence.append("`attnbench judge entmax15`, `attnbench judge linear` and others give more to compare with")
-    else:
-        text = f"behaves most like {first.variant}: {100 * first.apart:.1f} points apart"
-    return JudgeLine(topic="nearest", text=text, evidence=tuple(evidence))
+    apart = ", ".join(f"{one.variant} {100 * one.apart:.1f} points" for one in nearest[:NEIGHBOURS])
+    return JudgeLine(
+        topic="nearest",
+        text=f"behaves most like {first.variant}: {100 * first.apart:.1f} points apart",
+        evidence=(f"mean difference over {first.settings} settings, tasks weighing the same: {apart}",),
+    )
 
 
-def _abilities(tasks: Sequence[JudgedTask]) -> list[str]:
+def _abilities(tasks: Sequence[tuple[JudgedTask, JudgedTask | None]]) -> list[str]:
     """The words of the headline on the tasks, the ones with a result."""
-    done = [task for task in tasks if task.outcome == Outcome.OK]
+    done = [own for own, _ in tasks if own.outcome == Outcome.OK]
     found = [_recalls(pairs) for task in done if (pairs := task.at_most_pairs) is not None]
-    far = [(task.task, task.holds_to) for task in done if task.by_length]
-    held = [(name, holds) for name, holds in far if holds is not None]
-    if held:
-        by_factor: dict[str, list[str]] = {}
-        for name, holds in held:
-            by_factor.setdefault(_holds(holds), []).append(name)
-        found += [f"{factor} its training length in {listed(names)}" for factor, names in by_factor.items()]
+    by_words: dict[str, list[str]] = {}
+    for own, reference in tasks:
+        if own.outcome == Outcome.OK and (holds := own.holds_to) is not None:
+            by_words.setdefault(_holds(holds, reference), []).append(own.task)
+    found += [f"{words} in {listed(names)}" for words, names in by_words.items()]
     short = [task for task in done if (task.at_training_length or 0.0) < HELD]
     found += [f"only {percent(task.at_training_length or 0.0)} right in {task.task} as trained" for task in short]
     found += [
@@ -378,7 +366,7 @@ def _abilities(tasks: Sequence[JudgedTask]) -> list[str]:
         for task in done
         if not task.by_length and (at := task.at_training_length) is not None and at >= HELD
     ]
-    failed = [task for task in tasks if task.outcome != Outcome.OK]
+    failed = [own for own, _ in tasks if own.outcome != Outcome.OK]
     return found + [f"{task.outcome} in {task.task}" for task in failed]
 
 
@@ -391,8 +379,10 @@ def _recalls(pairs: tuple[int, float]) -> str:
     return f"recalls {round(most * accuracy)} of {most} pairs"
 
 
-def _holds(factor: float) -> str:
-    return "works only up to" if factor <= 1 else f"holds to {factor:.3g}×"
+def _holds(factor: float, reference: JudgedTask | None) -> str:
+    words = "works only up to" if factor <= 1 else f"holds to {factor:.3g}×"
+    there = reference.holds_to if reference else None
+    return f"{words} its training length{f' ({REFERENCE}: {there:.3g}×)' if there else ''}"
 
 
 def _cost_in_brief(costs: Sequence[JudgedCost]) -> str:

@@ -102,7 +102,7 @@ def test_prints_the_same_as_json(said):
     code, text = said("--json")
     found = json.loads(text)
     assert code == 0 and found["variant"] == "mine" and found["passed"]
-    assert [line["topic"] for line in found["lines"]] == ["gate", "selective-copy", "cost", "nearest"]
+    assert [line["topic"] for line in found["lines"]] == ["gate", "selective-copy", "cost"]
     assert found["lines"][1]["tables"][0]["rows"][0] == ["mine", [100.0, 95.0]]
 
 
@@ -190,9 +190,8 @@ def test_a_judgement_goes_from_the_gate_to_the_page_and_measures_nothing_twice(v
     parts = [f"part {at} of {len(tasks) + 1}: {what}" for at, what in enumerate([*tasks, "time at 2 lengths"], 1)]
     assert [text for text in said if text.startswith("part ")] == parts
     assert not any("softmax was added" in text for text in said)
-    assert [line.topic for line in found.lines] == ["gate", *tasks, "cost", "nearest"]
+    assert [line.topic for line in found.lines] == ["gate", *tasks, "cost"]
     assert found.passed and found.complete and "padding-safe" in found.headline
-    assert "softmax" in found.lines[-1].text
     made = len(attnbench.records(tmp_path))
     assert made == 2 * len(tasks) + 4
     again = attnbench.judge(variant, preset="smoke", results=tmp_path)
@@ -288,7 +287,7 @@ def test_a_layer_that_leaks_is_compared_all_the_same_and_enters_no_board(leaks, 
     monkeypatch.setattr(gate_report, "LENGTH", 96)
     found = attnbench.judge(leaks, preset="smoke", quick=True, causal=True, results=tmp_path / "r")
     topics = [line.topic for line in found.lines]
-    assert topics == ["audit", "gate", "recall", "cost", "nearest"] and not found.passed
+    assert topics == ["audit", "gate", "recall", "cost"] and not found.passed
     assert "measured although" in found.lines[2].text and "with the same projections" in found.lines[3].evidence[0]
     records = attnbench.records(tmp_path / "r")
     assert {str(record.outcome) for record in records if record.cell.variant.name == leaks} == {"incorrect"}

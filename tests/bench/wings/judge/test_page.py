@@ -1,14 +1,29 @@
 """The page of a judgement, from planted Records: each statement, its evidence, and who behaves alike."""
 
 from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
 
 import pytest
 
+import attnbench
 from attnbench.bench.core.metrics import Interval
 from attnbench.bench.core.record import Measurement, Outcome
 from attnbench.bench.store.table import table_of
-from attnbench.bench.wings.judge.page import JudgedCost, costs_of, judge_report
-from attnbench.bench.wings.judge.score import Audited, Examined, Neighbour, judged_task, neighbours
+from attnbench.bench.wings.judge import page as page_module
+from attnbench.bench.wings.judge.page import JudgedCost, _beside, costs_of, judge_report
+from attnbench.bench.wings.judge.score import (
+    CAUSAL_TASKS,
+    MOVED_BY_SEED,
+    Audited,
+    Examined,
+    Neighbour,
+    judged_task,
+    neighbours,
+)
+
+RESULTS = Path(__file__).parents[4] / "results"
+AT_RATES = "quick[rate_extensions=2,tuning_seeds=2]"
 
 GREEN = Examined(holding=("causal", "padding content", "padding length"), not_applicable=4, seconds=12.0)
 RECALL = ((64, 4), (64, 16), (128, 32), (256, 64), (512, 16), (2048, 16))
@@ -56,12 +71,14 @@ def test_the_headline_says_how_much_how_far_and_that_it_is_right(two):
     ])  # fmt: skip
     assert dict(found.answers) == {
         "right?": "nothing fails: causal, padding-safe",
-        "better?": "worse than softmax in recall and selective-copy; recalls 63 of 64 pairs; holds to 16× its "
-        "training length in recall; holds to 4× its training length in selective-copy",
+        "better?": "not told from softmax by one seed in recall and selective-copy; recalls 63 of 64 pairs; holds to "
+        "16× its training length (softmax: 16×) in recall; holds to 4× its training length (softmax: 4×) in "
+        "selective-copy",
     }
     assert found.passed and found.complete
     assert line(found, "recall").text.startswith(
-        "worse than softmax (98.8 against 100.0 % of all settings): recalls 63 of 64 pairs; holds to 16× its training"
+        "not told from softmax by one seed (100.0 against 100.0 % right at its training length of 128, which another "
+        "seed may move by 6 points): recalls 63 of 64 pairs; holds to 16× its training length (softmax: 16×), the"
     )
     assert "the longest tested" in line(found, "recall").text
     assert "the longest tested" not in line(found, "selective-copy").text
@@ -104,7 +121,7 @@ def test_what_is_measured_in_spite_of_a_failure_says_so_on_each_line(two):
     cost = JudgedCost(length=1024, ratio=Interval(0.8, 0.78, 0.82), rounds=9)
     found = page([(own, copy(two[1], "softmax", [1, 1, 0.5]))], [cost], examined=red, audited=told)
     assert not found.passed and found.complete
-    assert [each.topic for each in found.lines] == ["audit", "gate", "selective-copy", "cost", "nearest"]
+    assert [each.topic for each in found.lines] == ["audit", "gate", "selective-copy", "cost"]
     assert found.lines[0].evidence == told.failures and found.lines[1].evidence == red.failures
     for topic in ("selective-copy", "cost"):
         assert line(found, topic).text.startswith("measured although causal and future fail: ")
@@ -212,24 +229,44 @@ def test_the_nearest_variant_has_the_least_mean_difference_over_the_same_setting
     assert found[0].settings == 9
 
 
-def test_the_reference_alone_is_named_as_the_only_one_at_hand():
-    found = page([], nearest=[Neighbour("softmax", 0.083, 14)])
-    assert line(found, "nearest").text == "nothing but softmax to compare with: 8.3 points from softmax"
+def test_nobody_is_named_where_the_reference_alone_is_at_hand():
+    topics = {each.topic for each in page([], nearest=[Neighbour("softmax", 0.083, 14)]).lines}
+    assert "nearest" not in topics and "nearest" not in {each.topic for each in page([]).lines}
     several = page([], nearest=[Neighbour("topk", 0.01, 14), Neighbour("softmax", 0.083, 14)])
     assert line(several, "nearest").text == "behaves most like topk: 1.0 points apart"
-    assert "no other variant" in line(page([]), "nearest").text
 
 
-def test_each_line_says_better_equal_or_worse_as_far_as_the_examples_tell(two):
+def test_better_and_worse_are_said_beyond_the_luck_of_a_seed_at_the_training_length(two):
     def words(mine, theirs):
         own, reference = copy(two[1], "mine", mine), copy(two[1], "softmax", theirs)
         return line(page([(own, reference)]), "selective-copy").text.partition(" (")[0]
 
-    assert words([1, 1, 0.9], [1, 0.5, 0.2]) == "better than softmax"
-    assert words([1, 0.5, 0.2], [1, 1, 0.9]) == "worse than softmax"
-    # 600 examples tell two shares of 0.8 apart from 4.6 points on
-    assert words([0.8, 0.8, 0.8], [0.8, 0.8, 0.75]) == "equal to softmax"
-    assert not line(page([(copy(two[1], "mine", [1, 1, 1]), None)]), "selective-copy").text.startswith("equal")
+    # training has 64 tokens
+    assert words([1, 1, 0.9], [0.97, 1, 1]) == "better than softmax"
+    assert words([0.97, 1, 1], [1, 0.5, 0.2]) == "worse than softmax"
+    assert words([0.99, 0.1, 0.1], [1, 1, 1]) == "not told from softmax by one seed"
+    assert not line(page([(copy(two[1], "mine", [1, 1, 1]), None)]), "selective-copy").text.startswith("not told")
+
+
+@pytest.mark.slow  # reads all committed Records
+def test_of_two_seeds_of_one_variant_at_most_one_in_twenty_is_called_worse(monkeypatch):
+    trained = {}
+    for record in attnbench.records(RESULTS):
+        of = record.cell.task.name, str(record.cell.variant)
+        alike = (record.cell.lane, record.outcome, str(record.cell.preset)) == ("train", Outcome.OK, AT_RATES)
+        if alike and of[0] in CAUSAL_TASKS:
+            trained.setdefault(of, {})[record.cell.seed] = judged_task(record)
+    assert len(trained) == 34 and all(len(seeds) == 12 for seeds in trained.values())
+
+    def share_worse(task):
+        pairs = [pair for of, seeds in trained.items() if of[0] == task for pair in permutations(seeds.values(), 2)]
+        said = [_beside(one, replace(other, variant="other")) for one, other in pairs]
+        return said.count("worse than softmax") / len(said)
+
+    assert all(share_worse(task) <= 0.05 for task in CAUSAL_TASKS)
+    # and with half as much more would be
+    monkeypatch.setattr(page_module, "MOVED_BY_SEED", {task: most / 2 for task, most in MOVED_BY_SEED.items()})
+    assert all(share_worse(task) > 0.05 for task in CAUSAL_TASKS)
 
 
 def test_a_machine_too_busy_to_tell_says_so_instead_of_equal():
