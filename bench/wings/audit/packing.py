@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -115,8 +116,16 @@ def _declared(module: Any) -> tuple[int, int]:
         # under whatever name it is kept: the constructor says what it is
         told = [each.default for name, each in accepted_by(type(module)).items() if name in WINDOWS]
         widths += [each for each in told if each in vars(module).values()] if isinstance(module, nn.Module) else []
-        return next((each for each in widths if isinstance(each, int) and each > 0), 0), 1
+        width = next((each for each in widths if isinstance(each, int) and each > 0), 0)
+        return width, _layers(module, width)
     width, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
     if not isinstance(width, int) or not kinds or set(kinds) != {"sliding_attention"}:
         return 0, 1
     return width, len(kinds)
+
+
+def _layers(module: Any, width: int) -> int:
+    """How many modules of one kind in a module keep this window: a stack of layers reaches so many windows back."""
+    inside = module.modules() if isinstance(module, nn.Module) else ()
+    kinds = Counter(type(each) for each in inside if width in [getattr(each, name, None) for name in WINDOWS])
+    return max(kinds.values(), default=1)

@@ -272,6 +272,22 @@ class Windowed(Layer):
         return self.joined((q @ k.mT).masked_fill(~pairs, self.lowest).softmax(-1) @ v)
 
 
+class WindowedTwice(nn.Module):
+    """Two layers, through which a window adds up."""
+
+    def __init__(self, window_size=8):
+        super().__init__()
+        self.window_size = window_size
+        self.layers = nn.ModuleList(Windowed() for _ in range(2))
+        for layer in self.layers:
+            layer.window_size = window_size
+
+    def forward(self, x, att_mask=None):
+        for layer in self.layers:
+            x = layer(x, att_mask)
+        return x
+
+
 class WindowOf24(Windowed):
     reach = 24
 
@@ -347,6 +363,14 @@ def test_a_fault_is_found_by_the_property_of_its_kind(kind, name):
 def test_the_right_form_raises_no_alarm(kind):
     report = audit_module(kind(), compile="")
     assert report, str(report)
+
+
+@pytest.mark.parametrize(("reach", "verdict"), [(8, "note"), (40, "fails")])
+def test_a_window_adds_up_through_the_layers_that_keep_it(reach, verdict):
+    module = WindowedTwice()
+    module.layers[1].reach = reach
+    [found] = [each for each in audit_module(module, compile="").findings if each.property == "window"]
+    assert found.verdict == verdict and found.detail.startswith(f"of 8 in 2 layers reaches {reach + 8 - 2} back")
 
 
 @pytest.mark.parametrize("kind", [HardDropping, ProjectedDropping], ids=named)
