@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import bdtr, comb
+from scipy.special import bdtr, gammaln
 
 from .intervals import LEVEL, Share
 
@@ -55,7 +55,9 @@ def is_proven(one: Share, other: Share, pairs: int) -> bool:
     >>> is_proven(Share(6, 6), Share(0, 6), 55), is_proven(Share(6, 6), Share(1, 6), 55)
     (True, False)
     """
-    return bool(one.p_value(other) <= proven_below(one.trained, pairs) * (1 + 1e-9))
+    # from the table, since the numbers of ways that a p-value counts have hundreds of digits
+    p_value = fisher_table(one.trained)[one.learned, other.learned]
+    return bool(p_value <= proven_below(one.trained, pairs) * (1 + 1e-9))
 
 
 def least_difference(trained: int, pairs: int) -> int | None:
@@ -74,13 +76,18 @@ def least_difference(trained: int, pairs: int) -> int | None:
 def fisher_table(trained: int) -> Floats:
     """The p-values of `Share.p_value`, (trained + 1, trained + 1), by how many of so many trainings of each learned."""
     numbers = np.arange(trained + 1)
-    ways = comb(trained, numbers)
+    # logarithms, since from 515 trainings on products of these are larger than a float
+    ways = gammaln(trained + 1) - gammaln(numbers + 1) - gammaln(trained - numbers + 1)
     table = np.ones((trained + 1, trained + 1))
     for both in range(2 * trained + 1):
         one = numbers[max(0, both - trained) : both + 1]
-        joint = ways[one] * ways[both - one]
-        as_rare = joint <= joint[:, None] * (1 + 1e-9)
-        table[one, both - one] = (as_rare * joint).sum(axis=1) / joint.sum()
+        joint = ways[one] + ways[both - one]
+        joint = np.exp(joint - joint.max())
+        rising = np.sort(joint)
+        # of tables as rare as the first, the second and so on
+        together = rising.cumsum()
+        as_rare = np.searchsorted(rising, joint * (1 + 1e-9), side="right") - 1
+        table[one, both - one] = together[as_rare] / together[-1]
     return table
 
 

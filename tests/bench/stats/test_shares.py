@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from attnbench.bench.stats.intervals import Share
-from attnbench.bench.stats.shares import fisher_table, least_difference, proven_below
+from attnbench.bench.stats.shares import fisher_table, is_proven, least_difference, proven_below
 
 
 @pytest.mark.parametrize("trained", [1, 3, 6, 10, 24])
@@ -49,6 +51,27 @@ def test_the_table_has_the_p_values_of_scipy(trained: int) -> None:
     for one in numbers:
         expected = [stats.fisher_exact([[one, trained - one], [two, trained - two]]).pvalue for two in numbers]
         assert fisher_table(trained)[one] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("trained", [600, 1030, 1500])
+def test_the_table_of_more_trainings_than_a_float_can_count_has_exact_p_values(trained: int) -> None:
+    """Exact fractions; products of the numbers of ways exceed a float from 515 trainings on, the numbers from 1,030.
+
+    The smallest p-values are below the smallest float, and 0.
+    """
+    table = fisher_table(trained)
+    ways = [math.comb(trained, one) for one in range(trained + 1)]
+    for one, other in ((0, 0), (3, 1), (trained, trained - 9), (500, 400), (500, 500), (590, 500), (trained, 0)):
+        both = one + other
+        joint = [ways[each] * ways[both - each] for each in range(max(0, both - trained), min(both, trained) + 1)]
+        rare = sum(each for each in joint if each <= ways[one] * ways[other])
+        assert table[one, other] == pytest.approx(float(Fraction(rare, sum(joint))), rel=1e-9)
+    assert ((table >= 0) & (table <= 1)).all() and (table == table.T).all()
+
+
+def test_a_difference_of_many_trainings_is_proven() -> None:
+    assert is_proven(Share(600, 600), Share(500, 600), 55)
+    assert not is_proven(Share(300, 600), Share(298, 600), 55)
 
 
 @pytest.mark.parametrize(("trained", "variants"), [(5, 5), (6, 11), (8, 6), (12, 11), (48, 11)])
