@@ -40,7 +40,8 @@ def visible(text: str, longest: int | None = None) -> str:
     if longest is not None and len(text) > longest:
         text, rest = text[:longest], len(text) - longest
         return visible(text) + f"… ({rest:,} more characters)"
-    if text.isascii() and text.isprintable():
+    # what Python prints has none of the categories that hide; nearly all texts end here
+    if text.isprintable() and (text.isascii() or not (_BLANK.search(text) or any(map(unicodedata.combining, text)))):
         return text
     shown: list[str] = []
     marks = 0

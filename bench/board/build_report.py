@@ -300,21 +300,29 @@ def _lengths(table: ResultTable, sweep: LengthSweep, mode: Mode) -> Iterator[Fig
 
 
 def _records(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[FigureRow]:
+    words: dict[tuple[str, int], str] = {}
     for run in sorted(runs, key=lambda run: (run.variant, run.lane, run.seed)):
         yield {
             "key": run.key, "variant": run.variant, "lane": run.lane, "seed": run.seed, "outcome": run.outcome,
             "reason": run.reason, "machine": run.machine, "started": run.started, "seconds": run.seconds,
-            "digest": f"{run.version}-{run.data_code}-{run.variant_code}", "numbers": tuple(_numbers(table, run.at)),
-            "implementation": run.implementation,
+            "digest": f"{run.version}-{run.data_code}-{run.variant_code}",
+            "numbers": tuple(_numbers(table, run.at, words)), "implementation": run.implementation,
         }  # fmt: skip
 
 
-def _numbers(table: ResultTable, at: int) -> list[str]:
-    """The numbers of the whole model; those of one kind of attention have a table of their own."""
+def _numbers(table: ResultTable, at: int, words: dict[tuple[str, int], str]) -> Iterator[str]:
+    """The numbers of the whole model; those of one kind of attention have a table of their own.
+
+    `words`: those found so far, by name and by the identity of a `where`, which many Records share.
+    """
     measured = table.measurements(at)
     names = sorted(measured.keys() & METRICS.keys(), key=_ORDER.__getitem__)
     whole = [m for name in names for m in measured[name] if "attention" not in m.where]
-    return [f"{' '.join([m.name, *_where_words(m.where)])} {m.value:.6g}" for m in whole[:SHOWN_NUMBERS]]
+    for m in whole[:SHOWN_NUMBERS]:
+        place = m.name, id(m.where)
+        if place not in words:
+            words[place] = " ".join([m.name, *_where_words(m.where)])
+        yield f"{words[place]} {m.value:.6g}"
 
 
 def _with_unit(metric: Metric) -> str:

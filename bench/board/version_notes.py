@@ -62,7 +62,7 @@ def left_behind_notes(table: ResultTable, board_keys: Sequence[BoardKey], names:
             for row in _passed_over(table, board_key)
             if row.stale in NOT_RANKED and row.variant not in here and row.variant not in names
         }
-        ranked = max((version_order(row.version) for row in runs), default=())
+        ranked = max((version_order(version) for version in {row.version for row in runs}), default=())
         # where a board is older than a variant, it is the others that are to be measured
         old = sorted(name for name, row in behind.items() if version_order(row.version) <= ranked)
         new = sorted(set(behind) - set(old))

@@ -107,7 +107,9 @@ NOT_RANKED = (SETTING, VERSION, DATA, CODE, FEWER, INCOMPLETE, OTHER_TASKS, TOO_
 def with_staleness(rows: Sequence[ResultRow]) -> list[ResultRow]:
     """The rows in the same order; those that do not count say why. Each rule sees what all before it have left."""
     settings = _settings(rows)
-    found = [row._replace(stale=TOO_NEW) if is_too_new(row.version, row.lane, row.task) else row for row in rows]
+    stated = {(row.version, row.lane, row.task) for row in rows}
+    too_new = {each for each in stated if is_too_new(*each)}
+    found = [row._replace(stale=TOO_NEW) if (row.version, row.lane, row.task) in too_new else row for row in rows]
     found = _once_a_cell(found, settings)
     found = _newest_complete(found, _across_lanes, lambda row: settings.get(row.at), SETTING)
     found = _newest_complete(found, _comparable, attrgetter("version"), VERSION)

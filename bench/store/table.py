@@ -129,8 +129,10 @@ class ResultTable:
         """
         for row in sorted(rows, key=attrgetter("at")):
             for m in self.records[row.at].measurements:
+                if m.name not in names:
+                    continue
                 kind, layer, head = (m.where.get(axis) for axis in ("attention", "layer", "head"))
-                if m.name not in names or layer is None or (head is None and kind is None):
+                if layer is None or (head is None and kind is None):
                     continue
                 for place, value in [(head, m.value)] if head is not None else enumerate(m.samples):
                     if math.isfinite(value):
@@ -148,8 +150,9 @@ def table_of(records: Iterable[Record]) -> ResultTable:
         known = {_without_data(r): r.data.fidelity for r in ordered if r.data and r.data.fidelity}
         metrics = _disputed_metrics(ordered)
         rows = [_row(at, record, known) for at, record in enumerate(ordered)]
-        rows = [row._replace(metric=metrics.get(record.cell.task, row.metric) if row.metric else None)
-                for row, record in zip(rows, ordered, strict=True)]  # fmt: skip
+        for record, row in zip(ordered, rows, strict=True):
+            if row.metric and record.cell.task in metrics:
+                rows[row.at] = row._replace(metric=metrics[record.cell.task])
         return ResultTable(ordered, with_staleness(rows))
 
 
