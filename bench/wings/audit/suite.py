@@ -60,7 +60,7 @@ IN_THE_GATE = {
 }  # fmt: skip
 """The names that properties of the gate have which promise the same."""
 
-SHOWN_BY = dict.fromkeys(("prefix", "long"), "future")
+SHOWN_BY = {"prefix": ("future", "evaluation"), "long": ("future", "evaluation"), "dropout": ("evaluation",)}
 """Tests that would say once more what another has found."""
 
 NAMES = (*TESTS, "decoding", "pieces", "compile")
@@ -105,9 +105,9 @@ def audit_module(
         tests = TESTS | decoding.tests(subject) | {"compile": partial(numerics.compiled, backend=compile)}
         findings: dict[str, Result] = {}
         for each, test in tests.items():
-            cause = SHOWN_BY.get(each)
-            if cause and findings[cause].verdict == "fails":
-                findings[each] = Result.of(each, NotJudged(f"{cause} fails"))
+            shown = [cause for cause in SHOWN_BY.get(each, ()) if findings[cause].verdict == "fails"]
+            if shown:
+                findings[each] = Result.of(each, NotJudged(f"{shown[0]} fails"))
             else:
                 findings[each] = examined(each, test, subject)
         if idle := unused_arguments(subject):

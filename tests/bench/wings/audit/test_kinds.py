@@ -365,6 +365,14 @@ def test_the_right_form_raises_no_alarm(kind):
     assert report, str(report)
 
 
+def test_draws_in_evaluation_are_said_once():
+    class Noisy(Dropping):
+        def mixed(self, q, k, v):
+            return super().mixed(q, k, v) + 0.1 * torch.randn(q.shape)
+
+    assert [each.property for each in audit_module(Noisy(), compile="").failures] == ["evaluation"]
+
+
 @pytest.mark.parametrize(("reach", "verdict"), [(8, "note"), (40, "fails")])
 def test_a_window_adds_up_through_the_layers_that_keep_it(reach, verdict):
     module = WindowedTwice()
