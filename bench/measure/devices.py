@@ -12,7 +12,10 @@ GB = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """`card`: as its driver's name begins. FLOPs and bytes a second are peaks; `source`: where they stand."""
+    """`card`: as its driver's name begins. FLOPs and bytes a second are peaks; `source`: where they stand.
+
+    `kind`: `card`, or `processor`.
+    """
 
     name: str
     card: str
@@ -21,6 +24,7 @@ class Device:
     bfloat16: float
     float32: float
     source: str
+    kind: str = "card"
 
 
 @cache

@@ -243,16 +243,17 @@ def judge(table: ResultTable, asked: Sequence[BoardKey], predictions: Prediction
 
 def lengths_timed(table: ResultTable, board_keys: Sequence[BoardKey]) -> dict[Mode, list[int]]:
     """The lengths at which some cost is known, by mode: what `board_for_choice` can answer."""
-    found: dict[Mode, list[int]] = {}
-    for mode in MODES:
-        at = {
-            length
-            for board_key in board_keys
-            if (length := _length(table, board_key))
-            and any(cost.cost is not None for cost in costs_by_variant(table, board_key, mode).values())
-        }
-        if at:
-            found[mode] = sorted(at)
+    by_mode: dict[Mode, list[int]] = {mode: sorted(_timed_by_length(table, board_keys, mode)) for mode in MODES}
+    return {mode: lengths for mode, lengths in by_mode.items() if lengths}
+
+
+def _timed_by_length(table: ResultTable, board_keys: Sequence[BoardKey], mode: Mode) -> dict[int, list[BoardKey]]:
+    """The boards on which some cost is known, by their length."""
+    found: dict[int, list[BoardKey]] = {}
+    for board_key in board_keys:
+        length = _length(table, board_key)
+        if length and any(cost.cost is not None for cost in costs_by_variant(table, board_key, mode).values()):
+            found.setdefault(length, []).append(board_key)
     return found
 
 
@@ -270,22 +271,19 @@ def _timed(
 
     That of the newest timings' machine; there a sweep before a task, the plainest shape, and the most variants.
     """
-    there = [
-        board_key
-        for board_key in every
-        if _length(table, board_key) == requirements.length
-        and any(cost.cost is not None for cost in costs_by_variant(table, board_key, requirements.mode).values())
-    ]
+    by_length = _timed_by_length(table, every, requirements.mode)
+    there = by_length.get(requirements.length, [])
     there = [board_key for board_key in there if board_key in asked] or there
     if not there:
         trained = {run.variant for key in asked for run in key.runs(table, "train")} - {NO_ATTENTION, REFERENCE}
         # nobody reads a command of all variants of all tasks
         few = sorted(trained) if len(trained) < 7 else ()
         command = command_for_times(requirements.mode, str(requirements.length), folder, few)
-        measured = ", ".join(f"{length:,}" for length in lengths_timed(table, every).get(requirements.mode, []))
+        measured = ", ".join(f"{length:,}" for length in sorted(by_length))
         raise SelectionError(
             f"{MODES[requirements.mode].one} was not timed at length {requirements.length:,}"
-            f"{f'; lengths with timings: {measured}' if measured else ', nor at any other'}; time it with `{command}`"
+            f"{f'; lengths with timings: {measured}' if measured else ', nor at any other'}; time it with `{command}`, "
+            f"or estimate it: `attnbench choose --model llama-3-8b --context {requirements.length} --on h100`"
         )
     machine = max(there, key=lambda board_key: board_key.last_timing(table)).machine
 

@@ -130,7 +130,7 @@ def family_of(spec: Spec) -> str:
 
 
 def target_of(
-    spec: Spec, shape: AttentionShape, mode: Mode, device: Device, kind: str, *, batch: int = 1, input: str = "iid",
+    spec: Spec, shape: AttentionShape, mode: Mode, device: Device, *, batch: int = 1, input: str = "iid",
     model: ModelShape | None = None,
 ) -> tuple[AttentionCall, int] | None:  # fmt: skip
     """The call with its counted work, and the bytes of its state; None where the variant has no such call.
@@ -158,7 +158,7 @@ def target_of(
     flops = 4.0 * shape.width * scores
     work = batch * passes * (flops / peak + moved / device.bytes_per_second)
     target = AttentionCall(
-        device=device.name, kind=kind, variant=str(spec), family=family_of(spec), mode=mode, length=length,
+        device=device.name, kind=device.kind, variant=str(spec), family=family_of(spec), mode=mode, length=length,
         heads=batch * shape.heads, head_dim=shape.head_dim, causal=shape.causal, input=input, work=work,
     )  # fmt: skip
     return target, kept
@@ -269,27 +269,29 @@ def published_timings() -> Iterator[Timing]:
         device, spec = devices()[row["device"]], Spec.parse(row["variant"])
         # softmax has other kernels than our own
         known = Spec(REFERENCE) if spec.name == REFERENCE else spec
-        if found := target_of(known, shape, row["mode"], device, "card", batch=row["batch"]):
+        if found := target_of(known, shape, row["mode"], device, batch=row["batch"]):
             yield Timing(target=replace(found[0], variant=str(spec)), seconds=row["ms"] / 1e3)
 
 
-def device_of(table: ResultTable, machine: str) -> tuple[Device, str]:
-    """The sizes of a machine of Records, and its kind: of a card by its data sheet, else as a plan counts with them."""
+def device_of(table: ResultTable, machine: str) -> Device:
+    """The sizes of a machine of Records: of a card by its data sheet, else as a plan counts with them."""
     about = table.machines[machine]
     for device in devices().values():
         if about.accelerators and about.accelerators[0].startswith(device.card):
-            return device, "card"
+            return device
     (rates,) = machines("cpu", about.threads)
-    device = Device(
+    return Device(
         name=machine, card=about.words, memory_bytes=about.memory_bytes, bytes_per_second=rates.bytes,
         bfloat16=rates.bfloat16, float32=rates.float32, source="bench/run/estimate.py",
+        kind="card" if about.accelerators else "processor",
     )  # fmt: skip
-    return device, "card" if about.accelerators else "processor"
 
 
 def stored_timings(table: ResultTable) -> Iterator[Timing]:
     """The timings of attention alone among the Records that count."""
-    sizes: dict[str, tuple[Device, str]] = {}
+    sizes = {
+        machine: device_of(table, machine) for machine in {row.machine for row in table.current if row.lane == "time"}
+    }
     for row in table.current:
         one = row.setting
         known = {"batch", "heads", "width", "length"} <= one.keys() and one.get("level") == "attention"
@@ -300,16 +302,13 @@ def stored_timings(table: ResultTable) -> Iterator[Timing]:
             heads=heads, head_dim=int(one["width"]) // heads, kv_heads=one.get("kv_heads") or 0,
             max_length=int(one["length"]), causal=bool(one.get("causal")), dtype=str(one.get("dtype") or "float32"),
         )  # fmt: skip
-        if row.machine not in sizes:
-            sizes[row.machine] = device_of(table, row.machine)
-        device, kind = sizes[row.machine]
         mode: Mode
         for mode in ("step", "forward", "decode"):
             timed = table.number(f"{mode}_seconds", row.at)
             # a variant whose package is not installed here cannot be counted
             with suppress(SelectionError):
                 found = timed and timed.value > 0 and target_of(
-                    Spec.parse(row.variant), shape, mode, device, kind, batch=int(one["batch"]),
+                    Spec.parse(row.variant), shape, mode, sizes[row.machine], batch=int(one["batch"]),
                     input=str(one.get("input")),
                 )  # fmt: skip
                 if timed and found:

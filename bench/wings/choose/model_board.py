@@ -18,6 +18,7 @@ from ...board.notes import some
 from ...core.cell import REFERENCE
 from ...core.errors import LOG, Notice, SelectionError, StoreError
 from ...core.files import PACKAGE, RESULTS
+from ...core.registry import nearest
 from ...core.spec import Names, Spec, specs_of
 from ...measure.devices import Device, devices
 from ...process.ask import asking
@@ -80,7 +81,6 @@ class ModelOnDevice:
 
     model: ModelShape
     device: Device
-    kind: str
     timings: Sequence[Timing]
     factor: Callable[[str, Guess], float]
     factor_of_rest: float = 1.0
@@ -91,42 +91,39 @@ class ModelOnDevice:
 
         None of an attention that is not causal or cannot decode.
         """
-        many, known = self.model.num_hidden_layers, dict[Spec, tuple[Guess, int] | None]()
-        layers = [attention.at(layer) for layer in range(many)]
-        for spec in dict.fromkeys(layers):
-            known[spec] = self._layer(spec, mode, length)
-        found = [known[spec] for spec in layers]
-        each = [one for one in found if one is not None]
-        if len(each) < many:
+        layers = [attention.at(layer) for layer in range(self.model.num_hidden_layers)]
+        known = {spec: self._layer(spec, mode, length) for spec in dict.fromkeys(layers)}
+        each = [found for spec in layers if (found := known[spec]) is not None]
+        if len(each) < len(layers):
             return None
         weights, rate = self.model.parameters(active=True), BYTES_SHARE * self.device.bytes_per_second
         rest = weights * self.bytes_per_weight / rate
         if mode == "forward":
-            peak = self.device.bfloat16 if self.kind == "card" else self.device.float32
+            peak = self.device.bfloat16 if self.device.kind == "card" else self.device.float32
             rest = max(rest, 2.0 * weights * length / (PRODUCT_SHARE * peak))
         seconds = rest + sum(one.seconds for one, _ in each)
-        high = rest * self.factor_of_rest + sum(one.seconds * self.factor(self.kind, one) for one, _ in each)
+        high = rest * self.factor_of_rest + sum(one.seconds * self.factor(self.device.kind, one) for one, _ in each)
         guesses = tuple(dict.fromkeys(one for one, _ in each))
         return Cost(seconds=seconds, factor=high / seconds, guesses=guesses), sum(kept for _, kept in each)
 
     def _layer(self, spec: Spec, mode: Mode, length: int) -> tuple[Guess, int] | None:
         """The best guess for one layer, by whatever kernel of softmax was timed on a card."""
         model, kernels = self.model, [spec]
-        if spec.name == REFERENCE and self.kind == "card":
+        if spec.name == REFERENCE and self.device.kind == "card":
             # a single query takes flash, whatever is asked for
             impls = ["flash"] if mode == "decode" else [spec.get("impl")] if spec.get("impl") else ["flash", "cudnn"]
             kernels = [Spec.of(REFERENCE, impl=impl) for impl in impls]
         heads, width, kv_heads = model.heads, model.width_of_head, model.kv_heads
         if family_of(spec) == "linear":
             (heads, width), kv_heads = model.recurrent_heads, 0
-        dtype = "bfloat16" if self.kind == "card" else "float32"
+        dtype = "bfloat16" if self.device.kind == "card" else "float32"
         shape = AttentionShape(
             heads=heads, head_dim=width, kv_heads=kv_heads, max_length=length, causal=True, dtype=dtype
         )
         found = []
         for kernel in kernels:
             counted_as = Spec(REFERENCE) if spec.name == REFERENCE else spec
-            if called := target_of(counted_as, shape, mode, self.device, self.kind, model=model):
+            if called := target_of(counted_as, shape, mode, self.device, model=model):
                 found.append((guess(replace(called[0], variant=str(kernel)), self.timings), called[1]))
         return min(found, key=lambda one: one[0].seconds, default=None)
 
@@ -156,7 +153,7 @@ def choose_for_model(
         table, judged, longest = _read(results, notice, filters)
         served = _served(shape, on, table, weight_bytes)
         asked = specs_of(variants) if variants is not None else (shape.released, *map(Spec.parse, ATTENTIONS))
-        if served.kind == "processor":
+        if served.device.kind == "processor":
             asked = tuple(Spec(REFERENCE) if spec.name == REFERENCE else spec for spec in asked)
         elif variants is None:
             # the rows of its kernels stand for it
@@ -252,19 +249,19 @@ def _timings(table: ResultTable) -> list[Timing]:
 def _served(shape: ModelShape, on: str, table: ResultTable, weight_bytes: float | None) -> ModelOnDevice:
     """Raises SelectionError for a device that is none."""
     if on in devices():
-        device, kind = devices()[on], "card"
+        device = devices()[on]
     elif on in table.machines:
-        device, kind = device_of(table, on)
+        device = device_of(table, on)
     else:
         raise SelectionError(
             f"expected --on with a card ({in_a_line(devices())}) or a machine of the Records "
-            f"({in_a_line(table.machines) or 'none'}), got {on!r}"
+            f"({in_a_line(table.machines) or 'none'}), got {on!r}{nearest(on, devices())}"
         )
     timings = _timings(table)
     return ModelOnDevice(
-        model=shape, device=device, kind=kind, timings=timings, factor=factors_of(trials(timings)),
+        model=shape, device=device, timings=timings, factor=factors_of(trials(timings)),
         factor_of_rest=quantile(error for _, error in _whole_models(timings)),
-        bytes_per_weight=weight_bytes or (2.0 if kind == "card" else 4.0),
+        bytes_per_weight=weight_bytes or (2.0 if device.kind == "card" else 4.0),
     )  # fmt: skip
 
 
@@ -273,7 +270,7 @@ def _whole_models(timings: Sequence[Timing]) -> Iterator[tuple[str, float]]:
     read = tomllib.loads((PACKAGE / "bench/wings/choose/timings.toml").read_text(encoding="utf-8"))["models"]
     for one in read:
         served = ModelOnDevice(
-            model=known_models()[one["model"]], device=devices()[one["device"]], kind="card", timings=timings,
+            model=known_models()[one["model"]], device=devices()[one["device"]], timings=timings,
             factor=lambda kind, found: 1.0, bytes_per_weight=one.get("weight_bytes", 2.0),
         )  # fmt: skip
         for length, seconds in one["seconds"].items():
@@ -325,7 +322,7 @@ def _notes(shape: ModelShape, served: ModelOnDevice, weights: float, judged: Jud
         topic="memory",
         text=f"{shape.parameters() / 1e9:.1f}B weights of {served.bytes_per_weight:g} bytes take {size(weights)} of "
         f"{size(device.memory_bytes)}, of which a tenth is kept free; the cache is in "
-        f"{'bfloat16' if served.kind == 'card' else 'float32'}",
+        f"{'bfloat16' if served.device.kind == 'card' else 'float32'}",
     )
     if shape.source:
         yield Note(topic="model", kind="method", text=shape.source)

@@ -13,6 +13,7 @@ from msgspec import Meta
 from ...core.decode import Name, read_json
 from ...core.errors import SelectionError
 from ...core.files import PACKAGE
+from ...core.registry import nearest
 from ...core.spec import Spec
 from ...stats.format import in_a_line
 
@@ -145,6 +146,6 @@ def model_of(name: str | Path | None, **sizes: Any) -> ModelShape:
         except OSError as problem:
             raise SelectionError(f"cannot read {path}: {problem.strerror or problem}") from None
     raise SelectionError(
-        f"no model named {str(name)!r}; there are {in_a_line(known_models())}; or name a config.json, or give "
-        "--layers, --width, --heads, --kv-heads and --head-dim"
+        f"no model named {str(name)!r}{nearest(str(name), known_models())}; there are {in_a_line(known_models())}; or "
+        "name a config.json, or give --layers, --width, --heads, --kv-heads and --head-dim"
     )

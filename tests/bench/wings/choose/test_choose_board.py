@@ -97,7 +97,8 @@ def test_a_length_that_nobody_timed_says_which_were(world) -> None:
     wanted = Requirements(length=512, mode="decode")
     with pytest.raises(
         SelectionError,
-        match=r"a decoding step was not timed at length 512, nor at any other; .*=512,mode=decode\]' --results mine`",
+        match=r"a decoding step was not timed at length 512, nor at any other; .*=512,mode=decode\]' --results mine`, "
+        r"or estimate it: .* --context 512 ",
     ):
         board_for_choice(table, board_keys(table), wanted, world.predictions, folder=Path("mine"))
 

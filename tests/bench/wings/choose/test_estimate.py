@@ -43,43 +43,43 @@ def shape(**changes: object) -> AttentionShape:
 
 def test_the_work_is_products_and_bytes_over_the_peaks() -> None:
     card = devices()["h100"]
-    target, kept = target_of(Spec("softmax"), shape(kv_heads=2), "forward", card, "card", batch=3)
+    target, kept = target_of(Spec("softmax"), shape(kv_heads=2), "forward", card, batch=3)
     flops = sum(4 * 8 * 64 * (row + 1) for row in range(1024))
     moved = 2 * 1024 * (8 + 2) * 64 * 2
     assert target.work == pytest.approx(3 * (flops / 989e12 + moved / 3350e9)) and target.heads == 24
     assert kept == 2 * 2 * 64 * 1024 * 2
-    step, _ = target_of(Spec("softmax"), shape(kv_heads=2), "step", card, "card", batch=3)
+    step, _ = target_of(Spec("softmax"), shape(kv_heads=2), "step", card, batch=3)
     assert step.work == pytest.approx(3.5 * target.work)
     # a token reads all keys and values of its sequences, and a window its own
-    token, _ = target_of(Spec("softmax"), shape(), "decode", card, "card")
+    token, _ = target_of(Spec("softmax"), shape(), "decode", card)
     assert token.work == pytest.approx(4 * 8 * 64 * 1024 / 989e12 + 2 * 8 * 64 * 1024 * 2 / 3350e9)
-    window, held = target_of(Spec.of("window", size=128), shape(), "decode", card, "card")
+    window, held = target_of(Spec.of("window", size=128), shape(), "decode", card)
     assert held == 2 * 8 * 64 * 128 * 2
     assert window.work == pytest.approx(4 * 8 * 64 * 128 / 989e12 + held / 3350e9, rel=1e-6)
     # the state of a recurrence does not grow
-    states = {target_of(Spec("delta"), shape(max_length=n), "decode", card, "card")[1] for n in (256, 4096)}
+    states = {target_of(Spec("delta"), shape(max_length=n), "decode", card)[1] for n in (256, 4096)}
     assert states == {8 * 64**2 * 4}
     # blocks that are chosen are a part of a cache that is kept whole
-    few, whole = target_of(Spec("moba"), shape(max_length=16384), "decode", card, "card")
+    few, whole = target_of(Spec("moba"), shape(max_length=16384), "decode", card)
     assert whole == 2 * 8 * 64 * 16384 * 2 and few.work < 0.2 * (whole / 3350e9)
 
 
 def test_a_latent_cache_is_a_vector_and_a_rotary_part() -> None:
     # 4,096 tokens of (512 + 64) numbers in bfloat16; decoding multiplies with all of them, and sums 512
     card = devices()["h100"]
-    token, kept = target_of(Spec("mla"), shape(heads=16, head_dim=128, max_length=4096), "decode", card, "card")
+    token, kept = target_of(Spec("mla"), shape(heads=16, head_dim=128, max_length=4096), "decode", card)
     assert kept == 4096 * 576 * 2
     assert token.work == pytest.approx(2 * 16 * 4096 * (576 + 512) / 989e12 + kept / 3350e9)
-    prefill, _ = target_of(Spec("mla"), shape(heads=16, head_dim=128, max_length=64), "forward", card, "card")
+    prefill, _ = target_of(Spec("mla"), shape(heads=16, head_dim=128, max_length=64), "forward", card)
     pairs = 64 * 65 / 2
     assert prefill.work == pytest.approx(2 * 16 * pairs * (192 + 128) / 989e12 + 2 * 2 * 16 * 128 * 64 * 2 / 3350e9)
 
 
 def test_what_cannot_be_called_has_no_target_and_no_variant_is_an_error() -> None:
     card = devices()["h100"]
-    assert target_of(Spec("linformer"), shape(), "decode", card, "card") is None
+    assert target_of(Spec("linformer"), shape(), "decode", card) is None
     with pytest.raises(SelectionError, match="no variant named 'soft'"):
-        target_of(Spec("soft"), shape(), "forward", card, "card")
+        target_of(Spec("soft"), shape(), "forward", card)
 
 
 def test_the_best_evidence_is_taken() -> None:

@@ -73,9 +73,8 @@ def test_what_does_not_fit_or_decode_is_said(tmp_path: Path) -> None:
     assert "no sequence fits beside the weights" in found.headline and value(found, "softmax", "batch") == 0
     reasons = {row.name: row.reason for row in found.unranked}
     assert reasons == {"softmax": "", "linformer": "has no causal form that decodes"}
-    with pytest.raises(
-        SelectionError, match=r"expected --on with a card \(a100, .*\) or a machine of the Records \(none\)"
-    ):
+    said = r"expected --on with a card \(a100, .*\) or a machine of the Records \(none\), got 'h300' \(did you mean 'h"
+    with pytest.raises(SelectionError, match=said):
         board(tmp_path, on="h300")
 
 

@@ -53,8 +53,10 @@ def test_a_config_file_is_a_model_and_unknown_keys_are_nothing(tmp_path: Path) -
 
 
 def test_what_is_no_model_is_refused_with_what_is(tmp_path: Path) -> None:
-    with pytest.raises(SelectionError, match=r"no model named 'llama-9'; there are deepseek-v3, .*config.json"):
-        model_of("llama-9")
+    with pytest.raises(
+        SelectionError, match=r"no model named 'llama3-8b' \(did you mean 'llama-3-8b'.*deepseek-v3, .*config.json"
+    ):
+        model_of("llama3-8b")
     with pytest.raises(SelectionError, match=r"cannot read .*none.json: No such file"):
         model_of(tmp_path / "none.json")
     with pytest.raises(SelectionError, match="at least --layers, --width and --heads"):
