@@ -8,8 +8,8 @@ from typing import Literal
 
 READY = "body:has(figure):not(:has(figure:not([data-ready])))"
 VIEWS: dict[str, tuple[int, int, Literal["light", "dark"]]] = {
-    "light": (1280, 900, "light"),
-    "dark": (1280, 900, "dark"),
+    "light": (1440, 900, "light"),
+    "dark": (1440, 900, "dark"),
     "narrow": (390, 844, "light"),
 }
 
