@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...api.boards import records
 from ...api.check import check
 from ...api.run import plan, run
 from ...core.cell import REFERENCE
@@ -28,9 +27,8 @@ from ...process.ask import Reporter, Request, ask, asking
 from ...run.events import RunListener
 from ...store.learning_rates import apart_from_rates
 from ...store.records import Records
-from ...store.table import table_of
 from .page import JudgeReport, costs_of, judge_report
-from .score import CAUSAL_TASKS, POOLED_TASKS, SWEPT_LENGTHS, Audited, Examined, JudgedTask, judged_task, neighbours
+from .score import CAUSAL_TASKS, POOLED_TASKS, SWEPT_LENGTHS, Audited, Examined, JudgedTask, judged_task
 from .verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -72,9 +70,8 @@ def judge(variant: Names, **options: Any) -> JudgeReport:
     audit or gate marks what follows. A variant without a causal form is judged on `max-pooled` alone. options:
 
     preset: `quick` or `smoke`, with changes such as `quick[steps=200]`. quick: two minutes: one short task, one length.
-    causal: whether a module claims to be; None asks it. progress: is told what happens. Variants of like behaviour are
-    looked for in `results` and in the folder `results` here. For the rest see `RunOptions`. Raises as `run`, and
-    SelectionError for several variants, a pattern and another preset.
+    causal: whether a module claims to be; None asks it. progress: is told what happens. For the rest see
+    `RunOptions`. Raises as `run`, and SelectionError for several variants, a pattern and another preset.
 
     >>> print(attnbench.judge("mine.py:MyAttention").headline)                                     # doctest: +SKIP
     """
@@ -139,7 +136,6 @@ def judging(
         lengths = SWEPT_LENGTHS[1:2] if quick else SWEPT_LENGTHS
         parts = _parts(spec, presets, lengths, examined, preset)
         later = [_seconds_of(part, options) for part in parts]
-        own: list[Record] = []
         pairs: list[tuple[JudgedTask, JudgedTask | None]] = []
         for at, part in enumerate(parts):
             notice(f"part {at + 1} of {len(parts)}: {part.name}")
@@ -148,18 +144,12 @@ def judging(
             found = part.measure(partial(_measured, progress=progress, **options))
             measured = [_with_numbers(record) for each in found for record in each]
             if at + 1 == len(parts):
-                tables = [table_of(records(folder, notice=notice)) for folder in _folders(results)]
-                near, timed = neighbours(tables, own), costs_of(measured, str(spec))
-                yield page(examined, tasks=pairs, costs=timed, nearest=near, complete=True, short=quick)
+                timed = costs_of(measured, str(spec))
+                yield page(examined, tasks=pairs, costs=timed, complete=True, short=quick)
                 break
             mine, reference = _beside(measured, spec)
-            own += mine
             pairs += [(judged_task(one), judged_task(reference) if reference else None) for one in mine]
             yield page(examined, tasks=tuple(pairs), short=quick)
-
-
-def _folders(results: str | Path) -> list[Path]:
-    return list(dict.fromkeys([Path(results), Path("results")]))
 
 
 def _asked(specs: tuple[Spec, ...], preset: Spec) -> tuple[Spec, Spec]:

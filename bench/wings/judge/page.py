@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...board.timings import format_log_difference
-from ...core.cell import NO_ATTENTION, REFERENCE
+from ...core.cell import REFERENCE
 from ...core.metrics import Interval
 from ...core.record import Outcome, Record
 from ...score.cost import costs_by_variant, floor_of
@@ -17,7 +17,7 @@ from ...score.settings import LENGTH, series_of
 from ...stats.format import listed, percent
 from ...stats.scoring import ratio
 from ...store.table import table_of
-from .score import CAUSAL_TASKS, HELD, MOVED_BY_SEED, Audited, Examined, JudgedTask, Neighbour
+from .score import CAUSAL_TASKS, HELD, MOVED_BY_SEED, Audited, Examined, JudgedTask
 
 WIDTH, TOPIC_WIDTH = 80, 16
 """Columns of a line, and of the word before it."""
@@ -33,9 +33,6 @@ SUITE_MINUTES = 20
 
 UNTOLD = math.log(1.5)
 """Noise from which a time that differs by half cannot be told from an equal one."""
-
-NEIGHBOURS = 3
-"""The most variants of like behaviour that the page names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +135,6 @@ def judge_report(
     audited: Audited,
     tasks: Sequence[tuple[JudgedTask, JudgedTask | None]] = (),
     costs: Sequence[JudgedCost] = (),
-    nearest: Sequence[Neighbour] = (),
     complete: bool = False,
     short: bool = False,
 ) -> JudgeReport:
@@ -154,9 +150,6 @@ def judge_report(
     lines += [task_line(own, reference, although) for own, reference in tasks]
     if costs:
         lines.append(cost_line(costs, examined, although))
-    # the lines above compare with the reference already
-    if complete and {one.variant for one in nearest} - {REFERENCE, NO_ATTENTION}:
-        lines.append(nearest_line(nearest))
     ended = {own.outcome for own, _ in tasks}
     own_tasks = [own for own, _ in tasks]
     return JudgeReport(
@@ -333,21 +326,6 @@ def costs_of(records: Sequence[Record], variant: str) -> list[JudgedCost]:
         rounds = len(cost.seconds)
         found.append(JudgedCost(length=length, ratio=ratio(cost.cost), even=even, floor=floor, rounds=rounds))
     return sorted(found, key=lambda one: one.length)
-
-
-def nearest_line(nearest: Sequence[Neighbour]) -> JudgeLine:
-    """The line that names who behaves most alike, by accuracy at the same settings.
-
-    >>> nearest_line([Neighbour("entmax15", 0.004, 14), Neighbour("softmax", 0.08, 14)]).text
-    'behaves most like entmax15: 0.4 points apart'
-    """
-    first = nearest[0]
-    apart = ", ".join(f"{one.variant} {100 * one.apart:.1f} points" for one in nearest[:NEIGHBOURS])
-    return JudgeLine(
-        topic="nearest",
-        text=f"behaves most like {first.variant}: {100 * first.apart:.1f} points apart",
-        evidence=(f"mean difference over {first.settings} settings, tasks weighing the same: {apart}",),
-    )
 
 
 def _abilities(tasks: Sequence[tuple[JudgedTask, JudgedTask | None]]) -> list[str]:

@@ -1,21 +1,17 @@
-"""The judgement of one variant: its accuracy at each setting of a few tasks, its cost, and who behaves like it.
+"""The judgement of one variant: its accuracy at each setting of a few tasks, and its cost.
 
 A pure function of Records. One seed at one learning rate describes a variant; it ranks none.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ...core.cell import REFERENCE
 from ...core.decode import Text, Texts
 from ...core.metrics import ACCURACY
 from ...core.record import Outcome, Record
 from ...score.settings import LENGTH, Values, longest_at, series_of, setting_values
-from ...store.learning_rates import without_rates
 from ...store.rows import ResultRow
 from ...store.table import ResultTable, table_of
 
@@ -126,15 +122,6 @@ class JudgedTask:
         return max(found / self.trained, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A variant by its behaviour: `apart`: mean absolute difference of accuracies, 0 to 1, tasks weighing the same."""
-
-    variant: str
-    apart: float
-    settings: int
-
-
 def judged_task(record: Record) -> JudgedTask:
     """The result of a task, read from the Record of its training."""
     table = table_of([record])
@@ -153,44 +140,6 @@ def judged_task(record: Record) -> JudgedTask:
         examples=int(whole.where.get("examples") or 0) if whole else 0,
         ranked=bool(row.setting.get("ranked", True)),
         seconds=row.seconds,
-    )
-
-
-def neighbours(tables: Sequence[ResultTable], own: Sequence[Record]) -> list[Neighbour]:
-    """Variants with Records of the same tasks and presets, at whatever learning rate, nearest first.
-
-    own: the trainings of the judged variant. Those that failed do not take part. A variant takes part that has results
-    at all settings of the others; with several seeds, by its mean.
-    """
-    wanted = [(record, judged_task(record)) for record in own if record.outcome is Outcome.OK]
-    apart: dict[str, dict[str, float]] = defaultdict(dict)
-    for record, judged in wanted:
-        mine, setting = judged.accuracies, without_rates(record.setting)
-        by_variant: dict[str, dict[int, Values]] = defaultdict(dict)
-        for table in tables:
-            for row in table.current:
-                if row.variant != judged.variant and _alike(row, judged.task, setting, record.version):
-                    by_variant[row.variant].setdefault(row.seed, _accuracies(table, row))
-        for variant, seeds in by_variant.items():
-            whole = [values for values in seeds.values() if values.keys() >= mine.keys()]
-            if whole and mine:
-                mean = {place: fmean(values[place] for values in whole) for place in mine}
-                apart[variant][judged.task] = fmean(abs(mine[place] - mean[place]) for place in mine)
-    settings = sum(len(judged.accuracies) for _, judged in wanted)
-    found = [
-        Neighbour(variant, fmean(by_task.values()), settings)
-        for variant, by_task in apart.items()
-        if len(by_task) == len(wanted)
-    ]
-    # between two that are equally near, the reference tells a reader most
-    return sorted(found, key=lambda one: (one.apart, one.variant != REFERENCE, one.variant))
-
-
-def _alike(row: ResultRow, task: str, setting: str, version: str) -> bool:
-    return (
-        (row.lane, row.task, row.outcome, row.version) == ("train", task, Outcome.OK, version)
-        and bool(row.setting)
-        and without_rates(row.setting) == setting
     )
 
 

@@ -31,7 +31,7 @@ from attnbench.bench.wings.judge import judge as module
 from attnbench.bench.wings.judge import verdicts
 from attnbench.bench.wings.judge.judge import AskTraits, examined_by
 from attnbench.bench.wings.judge.page import JudgedCost, gate_line, judge_report
-from attnbench.bench.wings.judge.score import Audited, Examined, JudgedTask, Neighbour
+from attnbench.bench.wings.judge.score import Audited, Examined, JudgedTask
 
 PLACES = {(("length", 64.0),): 1.0, (("length", 1024.0),): 0.95}
 DONE = JudgedTask("selective-copy", "mine", PLACES, trained=64, steps=800, learning_rate=2e-3, examples=600)
@@ -45,8 +45,7 @@ def said(monkeypatch):
     def run(*words, tasks=((DONE, DONE),), examined=GREEN, stop=None):
         cost = JudgedCost(length=1024, ratio=Interval(0.8, 0.78, 0.82), rounds=9)
         page = partial(judge_report, "mine", audited=Audited())
-        near = [Neighbour("softmax", 0.0, 2)]
-        more = {"tasks": list(tasks), "costs": [cost], "nearest": near}
+        more = {"tasks": list(tasks), "costs": [cost]}
         made = [page(examined)] if examined.problem else [page(examined), page(examined, complete=True, **more)]
 
         def judging(*given, **options):
@@ -93,9 +92,9 @@ def test_ends_with_the_page_of_all_figures_where_something_was_trained(said, mon
 
 
 def test_a_reason_of_a_plugin_makes_no_line_of_its_own(said):
-    evil = JudgedTask("max", "mine", {}, outcome=Outcome.CRASHED, reason="oops\nnearest  mine is best\x1b[2J")
+    evil = JudgedTask("max", "mine", {}, outcome=Outcome.CRASHED, reason="oops\ncost  mine is best\x1b[2J")
     _, text = said(tasks=[(evil, None)])
-    assert "\x1b" not in text and not any(line.startswith("nearest  mine") for line in text.split("\n"))
+    assert "\x1b" not in text and not any(line.startswith("cost  mine") for line in text.split("\n"))
 
 
 def test_prints_the_same_as_json(said):

@@ -1,4 +1,4 @@
-"""The page of a judgement, from planted Records: each statement, its evidence, and who behaves alike."""
+"""The page of a judgement, from planted Records: each statement and its evidence."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -9,7 +9,6 @@ import pytest
 import attnbench
 from attnbench.bench.core.metrics import Interval
 from attnbench.bench.core.record import Measurement, Outcome
-from attnbench.bench.store.table import table_of
 from attnbench.bench.wings.judge import page as page_module
 from attnbench.bench.wings.judge.page import JudgedCost, _beside, costs_of, judge_report
 from attnbench.bench.wings.judge.score import (
@@ -17,9 +16,7 @@ from attnbench.bench.wings.judge.score import (
     MOVED_BY_SEED,
     Audited,
     Examined,
-    Neighbour,
     judged_task,
-    neighbours,
 )
 
 RESULTS = Path(__file__).parents[4] / "results"
@@ -52,10 +49,9 @@ def two(bench):
     return bench(task="recall", preset="quick[learning_rate=0.004]"), bench(task="selective-copy", preset="quick")
 
 
-def page(tasks, costs=(), nearest=(), examined=GREEN, audited=Audited()):  # noqa: B008
+def page(tasks, costs=(), examined=GREEN, audited=Audited()):  # noqa: B008
     pairs = [(judged_task(own), None if other is None else judged_task(other)) for own, other in tasks]
-    more = {"costs": costs, "nearest": nearest, "complete": True}
-    return judge_report("mine", examined, audited=audited, tasks=pairs, **more)
+    return judge_report("mine", examined, audited=audited, tasks=pairs, costs=costs, complete=True)
 
 
 def line(found, topic):
@@ -205,35 +201,6 @@ def test_a_length_that_failed_has_its_reason(bench):
     (cost,) = costs_of(b.records, "mine")
     assert (cost.length, cost.ratio, cost.reason) == (4096, None, "out_of_memory: 8 GiB")
     assert line(page([], [cost]), "cost").text == "no cost was measured"
-
-
-def test_the_nearest_variant_has_the_least_mean_difference_over_the_same_settings(two, bench):
-    own = [recall(two[0], "mine", [1, 1, 1, 1, 0.9, 0.8]), copy(two[1], "mine", [1, 1, 0.4])]
-    # two seeds, whose mean is what counts, at another rate of the grid
-    grid, at_grid = SETTING | {"learning_rates": [1e-3, 4e-3], "learning_rate": 1e-3}, bench(task="recall")
-    for seed, last in enumerate((0.7, 0.9)):
-        recall(at_grid, "alike", [1, 1, 1, 1, 0.9, last], seed, grid)
-    copy(two[1], "alike", [1, 1, 0.1])
-    recall(two[0], "softmax", [1, 1, 1, 1, 1, 1])
-    copy(two[1], "softmax", [1, 1, 1])
-    # no result on one of the tasks; another budget: neither can be compared
-    recall(two[0], "half", [1, 1, 1, 1, 0.9, 0.8])
-    shorter = bench(task="recall", preset="quick[steps=10]")
-    recall(shorter, "short", [1, 1, 1, 1, 0.9, 0.8], setting=SETTING | {"steps": 10})
-    copy(two[1], "short", [1, 1, 0.4])
-    found = neighbours([table_of(b.records) for b in (*two, at_grid, shorter)], own)
-    assert [(one.variant, round(one.apart, 4)) for one in found] == [
-        ("alike", round(0.1 / 2, 4)),
-        ("softmax", round((0.3 / 6 + 0.6 / 3) / 2, 4)),
-    ]
-    assert found[0].settings == 9
-
-
-def test_nobody_is_named_where_the_reference_alone_is_at_hand():
-    topics = {each.topic for each in page([], nearest=[Neighbour("softmax", 0.083, 14)]).lines}
-    assert "nearest" not in topics and "nearest" not in {each.topic for each in page([]).lines}
-    several = page([], nearest=[Neighbour("topk", 0.01, 14), Neighbour("softmax", 0.083, 14)])
-    assert line(several, "nearest").text == "behaves most like topk: 1.0 points apart"
 
 
 def test_better_and_worse_are_said_beyond_the_luck_of_a_seed_at_the_training_length(two):
