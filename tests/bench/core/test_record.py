@@ -283,7 +283,7 @@ def test_the_committed_records_are_read_the_quick_way_and_give_the_same():
     files = sorted(PACKAGE.glob("results/**/records/*.jsonl"))
     if not files:
         pytest.skip("a copy of the project without its results")
-    lines = [line for path in files for line in path.read_bytes().splitlines()[::20]]
+    lines = [line for path in files for line in path.read_bytes().split(b"\n")[:-1:20]]
     quick = [record._from_usual_line(line) for line in lines]
     assert sum(found is not None for found in quick) > 0.9 * len(lines) > 50
     for found, line in zip(quick, lines, strict=True):
