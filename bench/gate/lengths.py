@@ -7,13 +7,14 @@ by design: then a token alone between others that are seen is no fault.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from time import process_time
 
 import torch
 from torch import Tensor
 
-from .result import Answers, Measured, NotJudged
+from .result import Answers, Measured, NotJudged, error_text
 from .subject import Subject, future
 
 BLOCK = 128
@@ -29,29 +30,52 @@ MOST_HOLES, MOST_LOST = 0.1, 0.6
 """The share of tokens that a fault may lose, of what looks back and of others: a pattern by design leaves out more."""
 
 
+def any_length(subject: Subject) -> Answers:
+    """one token, odd numbers of them and one past a block are taken, and give numbers, unless it takes blocks alone"""
+    refused: dict[int, str] = {}
+    for length in ODD:
+        try:
+            found = subject.outputs(subject.draw(1, length))
+        except Exception as error:
+            refused[length] = error_text(error, 80)
+            continue
+        bad = float((~found.isfinite()).double().mean())
+        line = "print((~out(inputs).isfinite()).double().mean())"
+        text = f"{bad:.0%} of the outputs are no numbers, of as many tokens as {length}"
+        yield Measured(bad, 0.0, text, subject.shown(line, batch=1, length=length))
+    odd = [length for length in ODD if length % 2 and length > 1 and length not in refused]
+    if refused and not odd:
+        yield NotJudged(f"it takes blocks alone, or one length: raises {refused[max(refused)]}")
+    # a table of positions may end
+    for length in (each for each in refused if odd and each < max(odd)):
+        text = f"raises {refused[length]}, of as many tokens as {length}"
+        yield Measured(math.inf, 0.0, text, subject.shown("out(inputs)", batch=1, length=length))
+
+
 def prefixes(subject: Subject, lengths: tuple[int, ...] = ODD) -> Answers:
     """the outputs of the first tokens are those that these tokens have alone"""
     if not subject.looks_back:
         yield NotJudged("outputs depend on later tokens")
         return
-    inputs, refused = subject.draw(1, max(lengths)), 0
+    inputs, refused = subject.draw(1, max(lengths)), []
     try:
         whole = subject.outputs(inputs)
-    except Exception:
-        yield NotJudged(f"it takes no {max(lengths)} tokens")
+    except Exception as error:
+        yield NotJudged(f"it takes no {max(lengths)} tokens: raises {error_text(error, 80)}")
         return
     for cut in lengths:
         try:
             found = subject.outputs(subject.part(inputs, 0, cut))
-        except Exception:
-            # of blocks alone
-            refused += 1
+        except Exception as error:
+            # of blocks alone, where `any_length` finds no fault in it
+            refused.append(error_text(error, 80))
             continue
         words = f"the first {cut} of {max(lengths)} tokens have other outputs alone"
         lines = f"a, b = out(part(inputs, 0, {cut})), out(inputs)[:, :{cut}]"
         yield subject.compared(words, found, whole[:, :cut], lines, batch=1, length=max(lengths))
-    if refused == len(lengths):
-        yield NotJudged("it takes no number of tokens that is not a multiple of its blocks", verdict="not tried")
+    if len(refused) == len(lengths):
+        words = "it takes no number of tokens that is not a multiple of its blocks"
+        yield NotJudged(f"{words}: raises {refused[0]}", verdict="not tried")
 
 
 def late_future(subject: Subject) -> Answers:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,10 +12,8 @@ import torch
 from ...variants.contract import ScoredVariant
 from ..core.errors import Unsupported
 from .case import Case
-from .result import Answer, Answers, Measured, NotJudged, Result, worst
+from .result import Answer, Answers, Measured, NotJudged, Result, error_text, worst
 from .variant import EAGER
-
-TORCH = Path(torch.__file__).parent
 
 NEEDS: dict[str, Callable[[Case], object]] = {
     "causality": lambda case: case.shape.causal,
@@ -88,13 +84,7 @@ class Property:
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            # the innermost line outside PyTorch that raised
-            frames = traceback.extract_tb(error.__traceback__)
-            outside = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)][-1]
-            line = f"line {outside.lineno} of {Path(outside.filename).name}"
-            # an assertion of others often has no text but its line
-            message = str(error).partition("\n")[0] or outside.line
-            found = Measured(math.inf, 0.0, f"raised {type(error).__name__}: {message} ({line})")
+            found = Measured(math.inf, 0.0, f"raised {error_text(error)}")
         return Result.of(self.name, found, self.cause)
 
     def _cases(self, first: Case) -> Iterable[Case]:

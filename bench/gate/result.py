@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 import math
+import traceback
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 Verdict = Literal["holds", "fails", "n.a.", "not tried", "note", "asks", "by design"]
@@ -90,6 +92,22 @@ def worst(answers: Iterable[Answer]) -> Answer:
 
     # The worst and not the mean: a promise is broken if it is broken once.
     return max(answers, key=excess, default=NotJudged("no setting applies"))
+
+
+def error_text(error: Exception, length: int = 200) -> str:
+    """The kind of an error, the begin of its message, and the innermost line outside PyTorch that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if "torch" not in Path(frame.filename).parts][-1]
+    # an assertion of others often has no text but its line
+    message = " ".join((str(error).partition("\n")[0] or str(outside.line)).split())[:length]
+    # the text of a call is no file
+    line = f" (line {outside.lineno} of {Path(outside.filename).name})" if outside.filename != "call" else ""
+    return f"{type(error).__name__}: {message}{line}"
+
+
+def lacks_kernel(error: Exception) -> bool:
+    """True if PyTorch has no kernel for a precision on this device, which is no fault of the code that asks for it."""
+    return isinstance(error, NotImplementedError) or "not implemented for '" in str(error)
 
 
 def as_meant(results: Iterable[Result], by_design: Collection[str]) -> list[Result]:

@@ -82,6 +82,9 @@ class Subject(Moving, Protocol):
     ) -> Tensor:
         """The outputs, without gradients; `causal` None: as it claims. seed: of the numbers that it draws."""
 
+    def state(self) -> dict[str, Tensor]:
+        """A copy of what is saved of the module: a buffer that is not saved is a cache."""
+
     def passes(self, inputs: Tensors, valid: Tensor | None = None, arriving: Tensor | None = None) -> list[Tensor]:
         """The outputs, and the gradients of the inputs for one `arriving` at the outputs, or drawn; all by position."""
 

@@ -9,12 +9,26 @@ import torch
 from .result import Answers, Measured, NotJudged
 from .subject import Subject, Tensors
 
+CROWD = 100.0
+"""The factor of the other sequences of a batch."""
+
 
 def inputs_stay(subject: Subject) -> Answers:
-    """a call changes no input, and an output is another tensor than the inputs and later outputs"""
-    inputs = subject.draw()
+    """a call changes no input, parameter, buffer or seed, and gives another tensor than the inputs and later outputs"""
+    inputs, state = subject.draw(), subject.state()
     kept = [each.clone() for each in inputs]
     first = subject.outputs(inputs)
+    found = subject.state()
+    for name in (name for name, each in state.items() if not torch.equal(each, found.get(name, each))):
+        lines = f"before = m.state_dict()[{name!r}].clone(); out(inputs)", f"print(m.state_dict()[{name!r}] - before)"
+        yield Measured(1.0, 0.0, f"a call in evaluation changes {name}", subject.shown(*lines))
+    states = []
+    for seed in (5, 6):
+        subject.outputs(inputs, seed=seed)
+        states.append(torch.get_rng_state())
+    if torch.equal(*states):
+        line = "out(inputs); a = torch.rand(1); torch.rand(1); out(inputs); print(a - torch.rand(1), 'seeded')"
+        yield Measured(1.0, 0.0, "a call sets the seed of all random numbers", subject.shown(line))
     held = first.clone()
     changed = sum(not torch.equal(one, other) for one, other in zip(inputs, kept, strict=True))
     lines = (
@@ -40,6 +54,24 @@ def nothing_remembered(subject: Subject) -> Answers:
     )
     words = "after other calls outputs are others than those of a new copy"
     yield subject.compared(words, used.outputs(inputs), subject.fresh().outputs(inputs), *lines)
+
+
+def neighbours(subject: Subject) -> Answers:
+    """a sequence has the same outputs alone, in a batch, and among others of any size"""
+    inputs = subject.draw(3)
+    whole = subject.outputs(inputs)
+    if not torch.equal(whole, subject.outputs(inputs, seed=1)):
+        yield NotJudged("outputs are random")
+        return
+    for at in (0, 2):
+        alone = subject.outputs(tuple(each[at : at + 1] for each in inputs))
+        line = f"a, b = out([x[{at} : {at + 1}] for x in inputs]), out(inputs)[{at} : {at + 1}]"
+        words = "a sequence alone has other outputs than in a batch"
+        yield subject.compared(words, alone, whole[at : at + 1], line, batch=3)
+    if subject.has_inputs_of_numbers:
+        crowd = tuple(torch.cat([each[:1], CROWD * each[1:]]) for each in inputs)
+        line = f"a, b = out([torch.cat([x[:1], {CROWD} * x[1:]]) for x in inputs])[:1], out(inputs)[:1]"
+        yield subject.compared("large neighbours move a sequence", subject.outputs(crowd)[:1], whole[:1], line, batch=3)
 
 
 def storage(subject: Subject) -> Answers:

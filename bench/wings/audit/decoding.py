@@ -16,11 +16,10 @@ from torch import Tensor
 
 from ....variants.contract import Mask
 from ...gate.lengths import taken
-from ...gate.result import Answers, Measured, NotJudged
+from ...gate.result import Answers, Measured, NotJudged, error_text
 from .calls import NAMES, Inputs, Kind
 from .convention import closing, with_argument
 from .program import setup
-from .report import raised
 from .search import CACHES, LIKE_CACHES, named_like, parameters_of, picked
 from .subject import ForeignSubject, called
 
@@ -158,7 +157,7 @@ def _compared(found: Protocol, subject: ForeignSubject, ends: tuple[int, ...]) -
             whole = subject(inputs, None, True)
             size = float((found.pieces(subject, inputs, ends) - whole).abs().max() / whole.std())
     except Exception as error:
-        return torch.inf, raised(error)
+        return torch.inf, f"raises {error_text(error, 80)}"
     return size, ""
 
 

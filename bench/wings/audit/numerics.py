@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -13,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...gate.gradients import derivative_errors
 from ...gate.lengths import taken
-from ...gate.result import Answer, Answers, Measured, NotJudged
+from ...gate.modes import RATE
+from ...gate.result import Answer, Answers, Measured, NotJudged, error_text, lacks_kernel
 from .calls import NAMES, Call
 from .convention import with_argument
 from .program import setup
-from .report import raised
 from .search import parameters_of
 from .subject import SAME, STILL, ForeignSubject, by_position, run
 
@@ -136,12 +138,15 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
         text = f"the gradient of {name} is another where {name} alone requires one ({size:.2g})"
         yield Measured(size, SAME, text, program("a.square()", others, f"b = {call}", taken, shown))
     yield from _derivatives(subject)
+    if (dropping := subject.fresh(training=True, rate=RATE)) is not subject:
+        # a backward pass may draw another mask
+        yield from _derivatives(replace(dropping, pristine=dropping.module), " in training with dropout", training=True)
 
 
-def _derivatives(subject: ForeignSubject) -> Iterator[Measured]:
+def _derivatives(subject: ForeignSubject, words: str = "", training: bool = False) -> Iterator[Measured]:
     """Gradients of each input and parameter against differences: of a detached part they are others."""
     for double in (True, False):
-        used = subject.fresh(double=double)
+        used = subject.fresh(training=training, double=double)
         inputs = used.draw(length=next(iter(taken(subject, (SHORT,))), None))
         own = {
             name: each for name, each in getattr(used.module, "named_parameters", dict)() or () if each.requires_grad
@@ -191,61 +196,93 @@ def _derivatives(subject: ForeignSubject) -> Iterator[Measured]:
             "slope = (torch.autograd.grad(loss(), [p])[0] * d).sum(); p.data += 1e-6 * d; ahead = loss()",
             "p.data -= 2e-6 * d; print((ahead - loss()) / 2e-6, slope); torch.set_default_dtype(torch.float32)",
         )
-        text = f"the gradient of {name} is not the derivative ({size:.2g} of it)"
+        text = f"the gradient of {name} is not the derivative{words} ({size:.2g} of it)"
         yield Measured(size, DERIVATIVE_ALLOWED, text, subject.shown(*lines))
 
 
-def half(subject: ForeignSubject) -> Answers:
-    """bfloat16 and float16 give what float32 gives from the same rounded weights and inputs."""
-    if not isinstance(subject.module, nn.Module):
-        yield NotJudged("a function has no weights to round")
+def learns(subject: ForeignSubject) -> Answers:
+    """A gradient reaches each parameter, and each of query, key and value."""
+    if subject.convention.kind == "model":
+        yield NotJudged("a model may hold parts for other uses")
         return
+    named = dict(getattr(subject.module, "named_parameters", dict)())
+    own = tuple(name for name, each in named.items() if each.requires_grad)
+    found = subject.passes(subject.draw(), parameters=own)[1:]
+    names = (*NAMES[subject.convention.kind], *own)
+    missed = [name for name, each in zip(names, found, strict=True) if not bool(each.any())]
+    lines = (
+        "inputs = [x.requires_grad_() for x in inputs]; out(inputs).square().sum().backward()",
+        f"named = dict(getattr(m, 'named_parameters', dict)()) | dict(zip({NAMES[subject.convention.kind]}, inputs))",
+        "print([name for name, p in named.items() if p.requires_grad and (p.grad is None or not p.grad.any())])",
+    )
+    text = f"no gradient reaches {', '.join(missed[:3])}{' …' if len(missed) > 3 else ''}: not used, or detached"
+    yield Measured(float(len(missed)), 0.0, text, subject.shown(*lines))
+
+
+def half(subject: ForeignSubject) -> Answers:
+    """bfloat16 and float16 give what float32 gives from the same rounded weights and inputs, with padding too."""
+    valid = torch.ones(2, subject.length, dtype=torch.bool)
+    valid[0, -(subject.length // 3) :] = False
     refused: list[str] = []
-    sizes: list[float] = []
-    for dtype in (torch.bfloat16, torch.float16):
+    tried: list[Measured] = []
+    for dtype, mask in product((torch.bfloat16, torch.float16), (None, valid)[: 1 + subject.pads]):
+        causal = mask is None or subject.masks_and_looks_back
         name = str(dtype).removeprefix("torch.")
-        low = deepcopy(subject.module).to(dtype)
-        inputs = subject.draw()
-        rounded = tuple(each.to(dtype) if each.is_floating_point() else each for each in inputs)
+        listed, call = subject.convention.names, subject.convention.call(padded=mask is not None, causal=causal)
+        lowered = f"{listed}, = [x.to({{}}) if x.is_floating_point() else x for x in ({listed},)]"
+        cast = "m = m.to({}) if hasattr(m, 'to') else m"
+        program = (
+            *setup(subject.convention, call, mask, causal),
+            *(line.format(f"torch.{name}") for line in (cast, lowered)),
+            f"a = {call}",
+        )
         try:
-            with torch.no_grad():
-                found = subject.with_module(low)(rounded, None, True)
-                high = deepcopy(low).float()
-                floats = tuple(each.float() if each.is_floating_point() else each for each in rounded)
-                exact = subject.with_module(high)(floats, None, True)
+            found, exact = _rounded(subject, dtype, mask, causal)
         except Exception as error:
-            refused.append(f"{name} {raised(error, 60)}")
+            refused.append(f"{name} raises {error_text(error, 60)}")
+            if not lacks_kernel(error) and _raises_in_autocast(subject, dtype, mask, causal):
+                yield Measured(math.inf, HALF_ALLOWED, f"{name}: raises {error_text(error, 80)}", program)
+                return
             continue
         if found.dtype != dtype and subject.convention.kind != "model":
             # models give logits in float32 on purpose
             text = f"gives {found.dtype} for {dtype}, which costs memory and speed behind it".replace("torch.", "")
-            call = subject.convention.call(padded=False, causal=True)
-            inputs_low = f"{subject.convention.names}, = [x.to({dtype}) for x in ({subject.convention.names},)]"
-            program = (
-                *setup(subject.convention, call, None, True),
-                f"m = m.to({dtype}); {inputs_low}",
-                f"print(({call}).dtype)",
-            )
-            yield Measured(1.0, 0.0, text, program)
+            yield Measured(1.0, 0.0, text, (*program, "print(a.dtype)"))
             return
-        size = float((found.float() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
-        if not size <= HALF_ALLOWED:
-            text = f"differs from float32 by {size:.2g}" if math.isfinite(size) else "gives NaN or infinity"
-            listed, call = subject.convention.names, subject.convention.call(padded=False, causal=True)
-            program = (
-                *setup(subject.convention, call, None, True),
-                f"m = m.to(torch.{name})",
-                f"{listed}, = [x.to(torch.{name}) if x.is_floating_point() else x for x in ({listed},)]",
-                f"a = ({call}).float()",
-                "m = m.float()",
-                f"{listed}, = [x.float() if x.is_floating_point() else x for x in ({listed},)]",
-                f"b = {call}",
-                "print((a - b).square().mean().sqrt() / b.square().mean().sqrt())",
-            )
-            yield Measured(size, HALF_ALLOWED, f"{name} {text}", program)
-            return
-        sizes.append(size)
-    yield NotJudged("; ".join(refused), verdict="not tried") if refused else Measured(max(sizes), HALF_ALLOWED)
+        real = torch.ones_like(valid) if mask is None else mask
+        found, exact = (by_position(each, subject.convention.kind)[real].float() for each in (found, exact))
+        size = float((found - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+        text = f"differs from float32 by {size:.2g}" if math.isfinite(size) else "gives NaN or infinity"
+        lines = (*(line.format("torch.float32") for line in (cast, lowered)), f"b = {call}")
+        at = "" if mask is None else f"{subject.convention.turned}[valid]"
+        shown = f"a, b = a{at}.float(), b{at}; print((a - b).square().mean().sqrt() / b.square().mean().sqrt())"
+        tried.append(Measured(size, HALF_ALLOWED, f"{name} {text}", (*program, *lines, shown)))
+    if refused and all(each.value <= each.allowed for each in tried):
+        yield NotJudged("; ".join(dict.fromkeys(refused)), verdict="not tried")
+    else:
+        yield from tried
+
+
+def _rounded(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
+    """The outputs in `dtype`, and those in float32 of the same rounded inputs and weights."""
+    inputs, made = subject.draw(), []
+    low = subject.module
+    for each in (dtype, torch.float32):
+        low = deepcopy(low).to(each) if isinstance(low, nn.Module) else low
+        inputs = tuple(x.to(each) if x.is_floating_point() else x for x in inputs)
+        with torch.no_grad():
+            made.append(subject.with_module(low)(inputs, valid, causal))
+    return made[0], made[1]
+
+
+def _raises_in_autocast(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, causal: bool) -> bool:
+    """True if weights in float32 do not help: code may be made for autocast alone."""
+    try:
+        with torch.autocast("cpu", dtype=dtype):
+            subject.outputs(subject.draw(), valid, causal)
+    except Exception as error:
+        return not lacks_kernel(error)
+    return False
 
 
 def compiled(subject: ForeignSubject, backend: str) -> Answers:
@@ -283,14 +320,22 @@ def compiled(subject: ForeignSubject, backend: str) -> Answers:
 
 
 def large(subject: ForeignSubject) -> Answers:
-    """Inputs a hundred times as large give numbers: a softmax that subtracts no maximum overflows."""
+    """Inputs a hundred times as large, and zeros, give numbers and gradients that are numbers."""
     if not subject.has_inputs_of_numbers:
         yield NotJudged("tokens have no size")
         return
-    found = subject.outputs(tuple(LARGE * each for each in subject.draw()), None, True)
-    bad = float((~found.isfinite()).double().mean())
-    lines = f"print((~out([{LARGE} * x for x in inputs]).isfinite()).double().mean())"
-    yield Measured(bad, 0.0, f"{bad:.0%} of the outputs of inputs times {LARGE} are no numbers", subject.shown(lines))
+    for factor in (LARGE, 0):
+        inputs = tuple(factor * each for each in subject.draw())
+        lines = (
+            f"inputs = [({factor} * x).requires_grad_() for x in inputs]",
+            "a = out(inputs); grads = torch.autograd.grad(a.sum(), inputs)",
+            "print(*[(~each.isfinite()).double().mean() for each in (a, *grads)])",
+        )
+        output, *gradients = subject.passes(inputs, causal=True)
+        for name, found in (("outputs", output), ("gradients", torch.cat([each.flatten() for each in gradients]))):
+            bad = float((~found.isfinite()).double().mean())
+            text = f"{bad:.0%} of the {name} of inputs times {factor} are no numbers"
+            yield Measured(bad, 0.0, text, subject.shown(*lines))
 
 
 def grouped(subject: ForeignSubject) -> Answers:

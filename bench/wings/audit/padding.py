@@ -9,12 +9,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...gate.result import Answers, Measured, NotJudged
+from ...gate import traces
+from ...gate.result import Answers, Measured, NotJudged, error_text
 from ...gate.subject import Change
 from .calls import NAMES
 from .numerics import AMOUNT_ALLOWED, draws
 from .program import masks, setup
-from .report import raised
 from .subject import STILL, ForeignSubject
 
 NO_MASK = NotJudged("it takes no mask")
@@ -97,6 +97,7 @@ def batch(subject: ForeignSubject) -> Answers:
     other = torch.zeros(3, subject.convention.length, dtype=torch.bool)
     other[1] = True
     yield subject.moved(Change(where=other, look=~other, causal=subject.claims), "another sequence moves this one")
+    yield from traces.neighbours(subject)
 
 
 def empty_rows(subject: ForeignSubject) -> Answers:
@@ -132,7 +133,7 @@ def _empty(subject: ForeignSubject, valid: Tensor, words: str) -> Answers:
         arriving = torch.ones_like(output) * valid.reshape(*valid.shape, *[1] * (output.ndim - 2))
         gradients = subject.passes(inputs, valid, arriving, causal, own)[1:]
     except Exception as error:
-        yield Measured(math.nan, 0.0, raised(error), program)
+        yield Measured(math.nan, 0.0, f"raises {error_text(error, 80)}", program)
         return
     if not bool(output[valid].isfinite().all()):
         yield Measured(math.inf, 0.0, f"where {words}, outputs of tokens are NaN", program)

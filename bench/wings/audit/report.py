@@ -60,8 +60,3 @@ def in_words(finding: Result) -> str:
     """Such as `future: ok` or `future: by design, leak at distance 1`."""
     by_design = "by design, " if finding.verdict == "by design" else ""
     return f"{finding.property}: {by_design}{finding.detail or 'ok'}"
-
-
-def raised(error: Exception, length: int = 80) -> str:
-    """The kind of an error, and the begin of its message in one line."""
-    return f"raises {type(error).__name__}: {' '.join(str(error).split())[:length]}"

@@ -86,6 +86,11 @@ class ForeignSubject:
         """Other content at `where` (batch, positions)."""
         return changed(self.convention.kind, inputs, where, self.convention.shape[0])
 
+    def state(self) -> dict[str, Tensor]:
+        """A copy of what is saved of the module; of a function nothing."""
+        saved = self.module.state_dict() if isinstance(self.module, nn.Module) else {}
+        return {name: each.clone() for name, each in saved.items() if isinstance(each, Tensor)}
+
     def with_module(self, module: Any) -> ForeignSubject:
         return replace(self, module=module)
 

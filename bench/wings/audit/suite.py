@@ -15,11 +15,11 @@ from torch import nn
 from ...core.errors import SelectionError
 from ...core.registry import nearest
 from ...gate import lengths, modes, traces
-from ...gate.result import Answers, NotJudged, Result, as_meant, worst
+from ...gate.result import Answers, NotJudged, Result, as_meant, error_text, worst
 from . import decoding, future, numerics, packing, padding
 from .calls import Call
 from .convention import recognise, says_causal, sees_future
-from .report import AuditReport, raised
+from .report import AuditReport
 from .search import Unclear, unused_arguments
 from .subject import ForeignSubject, redraw_zeros
 from .target import CHANGES, as_tested
@@ -35,10 +35,12 @@ TESTS: dict[str, Callable[[ForeignSubject], Answers]] = {
     "window": packing.window,
     "grouped heads": numerics.grouped,
     "gradients": numerics.gradients,
+    "parameters learn": numerics.learns,
     "softmax": numerics.normalised,
     "evaluation": numerics.draws,
     "half precision": numerics.half,
     "large inputs": numerics.large,
+    "any length": lengths.any_length,
     "prefix": lengths.prefixes,
     "long": lengths.late_future,
     "each token counts": lengths.tokens_count,
@@ -127,5 +129,5 @@ def examined(name: str, test: Callable[[ForeignSubject], Answers], subject: Fore
     try:
         found = Result.of(name, worst(test(subject)))
     except Exception as error:
-        return Result.of(name, NotJudged(f"not tested, {raised(error)}", verdict="note"))
+        return Result.of(name, NotJudged(f"not tested, raises {error_text(error, 80)}", verdict="note"))
     return replace(found, detail="") if found.held else found

@@ -1,5 +1,7 @@
 """Faults of every kind that strangers reported or planted, each beside a right layer that differs in nothing else."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -33,7 +35,7 @@ class Layer(nn.Module):
 
 def weights(q, k):
     late = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
-    return (q @ k.mT * 8**-0.5).masked_fill(late, -1e30).softmax(-1)
+    return (q @ k.mT * 8**-0.5).masked_fill(late, torch.finfo(q.dtype).min).softmax(-1)
 
 
 class Encoder(Layer):
@@ -235,6 +237,93 @@ class DropsWithoutScale(Dropping):
         return weights(q, k) * kept @ v
 
 
+class DropsAnewInBackward(Dropping):
+    def mixed(self, q, k, v):
+        return _DroppedAnew.apply(weights(q, k), self.dropout if self.training else 0.0) @ v
+
+
+class _DroppedAnew(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, rate):
+        ctx.rate = rate
+        return F.dropout(x, rate)
+
+    @staticmethod
+    def backward(ctx, arriving):
+        return F.dropout(arriving, ctx.rate), None
+
+
+def too_low_for_float16(q, k, v):
+    late = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
+    return (q @ k.mT).masked_fill(late, -1e9).softmax(-1) @ v
+
+
+class TooLowForFloat16(Layer):
+    def mixed(self, q, k, v):
+        return too_low_for_float16(q, k, v)
+
+
+class Angles(Layer):
+    """A query of zeros is divided by its length."""
+
+    def __init__(self):
+        super().__init__()
+        self.projections = nn.Linear(32, 96, bias=False)
+
+    def split(self, x):
+        q, k, v = super().split(x)
+        return q / q.norm(dim=-1, keepdim=True), k, v
+
+
+class Roots(Angles):
+    """The slope of a square root is infinite at zero."""
+
+    def split(self, x):
+        q, k, v = Layer.split(self, x)
+        return q / (q.square().sum(-1, keepdim=True).sqrt() + 1e-6), k, v
+
+
+class SqueezesPositions(Layer):
+    def forward(self, x):
+        return super().forward(x.squeeze(1))
+
+
+class OtherInABatchOfOne(Layer):
+    def joined(self, mixed):
+        return super().joined(mixed if len(mixed) > 1 else 2 * mixed)
+
+
+class ClippedByTheBatch(Layer):
+    def mixed(self, q, k, v):
+        return super().mixed(q, k, v) / v.abs().max().clamp(min=30)
+
+
+class UnusedProjection(Layer):
+    def __init__(self):
+        super().__init__()
+        self.keys = nn.Linear(32, 32)
+
+
+def queries_as_keys(q, k, v):
+    return F.scaled_dot_product_attention(q, q, v)
+
+
+class CountsCalls(Layer):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+class Seeds(Layer):
+    def forward(self, x):
+        torch.manual_seed(0)
+        return super().forward(x)
+
+
 class Padded(Encoder):
     """A mask of padding under a name of its own."""
 
@@ -244,6 +333,13 @@ class Padded(Encoder):
 
     def seen(self, mask):
         return mask[:, None, None]
+
+
+class PaddedTooLowForFloat16(Padded):
+    def forward(self, x, pad_mask=None):
+        q, k, v = self.split(x)
+        scores = q @ k.mT if pad_mask is None else (q @ k.mT).masked_fill(~pad_mask[:, None, None], -1e9)
+        return self.joined(scores.softmax(-1) @ v)
 
 
 class PaddedQueries(Padded):
@@ -259,7 +355,7 @@ class PaddedNotCompiled(Padded):
 class Windowed(Layer):
     """A window of eight that is kept under a name of one letter; rows without a key are NaN."""
 
-    reach, lowest = 8, -1e30
+    reach, lowest = 8, -6e4
 
     def __init__(self, window_size=8):
         super().__init__()
@@ -346,6 +442,17 @@ FAULTS = [
     (WindowOf24, "window"),
     (WindowWithoutNumbers, "empty rows"),
     (CachedWithoutMask, "pieces"),
+    (TooLowForFloat16, "half precision"),
+    (PaddedTooLowForFloat16, "half precision"),
+    (Angles, "large inputs"),
+    (Roots, "large inputs"),
+    (SqueezesPositions, "any length"),
+    (OtherInABatchOfOne, "batch"),
+    (ClippedByTheBatch, "batch"),
+    (UnusedProjection, "parameters learn"),
+    (CountsCalls, "inputs stay"),
+    (Seeds, "inputs stay"),
+    (DropsAnewInBackward, "gradients"),
 ]
 
 
@@ -386,6 +493,40 @@ def test_shares_of_dropout_are_not_counted_where_single_weights_are_not_seen(kin
     # hard attention looked as if it dropped whole heads, and rounding as if it were another rate
     [found] = [each for each in audit_module(kind(), compile="").findings if each.property == "dropout"]
     assert found.verdict == "holds", found.detail
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "words"),
+    [
+        (
+            too_low_for_float16,
+            "half precision",
+            r"float16: raises RuntimeError: .* \(line \d+ of test_kinds",
+        ),
+        (queries_as_keys, "parameters learn", "no gradient reaches k"),
+    ],
+)
+def test_a_fault_of_a_function_is_found_and_its_line_named(function, name, words):
+    [found] = audit_module(function, compile="").failures
+    assert found.property == name and re.match(words, found.detail), found
+
+
+def test_a_layer_of_blocks_may_refuse_other_lengths_and_a_table_of_positions_may_end():
+    class Blocks(Layer):
+        def forward(self, x):
+            return super().forward(x.unflatten(1, (-1, 4)).flatten(1, 2))
+
+    class Table(Layer):
+        def __init__(self):
+            super().__init__()
+            self.places = nn.Parameter(torch.randn(100, 32))
+
+        def forward(self, x):
+            return super().forward(x + self.places[: x.shape[1]])
+
+    for kind in (Blocks, Table):
+        report = audit_module(kind(), compile="")
+        assert report, str(report)
 
 
 def test_the_last_line_says_what_was_not_tried():
