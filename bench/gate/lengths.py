@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from time import process_time
 
 import torch
 from torch import Tensor
@@ -86,10 +85,10 @@ def late_future(subject: Subject) -> Answers:
     if not (lengths := _long(subject)):
         yield NotJudged(f"it takes no {LONG} tokens", verdict="not tried")
         return
-    inputs, start = subject.draw(1, lengths[0]), process_time()
+    inputs, start = subject.draw(1, lengths[0]), subject.seconds
     base = subject.outputs(inputs)
     # some loop over positions
-    cuts = EDGES if process_time() - start < SLOW_SECONDS else EDGES[-1:]
+    cuts = EDGES if subject.seconds - start < SLOW_SECONDS else EDGES[-1:]
     for cut in cuts:
         words = f"of {lengths[0]} tokens those from {cut} on move earlier outputs"
         other = subject.changed(inputs, (torch.arange(lengths[0]) >= cut)[None])

@@ -94,20 +94,37 @@ def worst(answers: Iterable[Answer]) -> Answer:
     return max(answers, key=excess, default=NotJudged("no setting applies"))
 
 
+class ErrorElsewhere(Exception):
+    """An error of code in another process. parts: of its text."""
+
+    def __init__(self, parts: tuple[str, str, str]):
+        super().__init__(parts[1])
+        self.parts = parts
+
+
 def error_text(error: Exception, length: int = 200) -> str:
     """The kind of an error, the begin of its message, and the innermost line outside PyTorch that raised it."""
+    kind, message, line = error_parts(error)
+    return f"{kind}: {message[:length]}{f' ({line})' if line else ''}"
+
+
+def error_parts(error: Exception) -> tuple[str, str, str]:
+    """The three parts of its text; the line in words, or empty."""
+    if isinstance(error, ErrorElsewhere):
+        return error.parts
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if "torch" not in Path(frame.filename).parts][-1]
     # an assertion of others often has no text but its line
-    message = " ".join((str(error).partition("\n")[0] or str(outside.line)).split())[:length]
+    message = " ".join((str(error).partition("\n")[0] or str(outside.line)).split())
     # the text of a call is no file
-    line = f" (line {outside.lineno} of {Path(outside.filename).name})" if outside.filename != "call" else ""
-    return f"{type(error).__name__}: {message}{line}"
+    line = f"line {outside.lineno} of {Path(outside.filename).name}" if outside.filename != "call" else ""
+    return type(error).__name__, message, line
 
 
 def lacks_kernel(error: Exception) -> bool:
     """True if PyTorch has no kernel for a precision on this device, which is no fault of the code that asks for it."""
-    return isinstance(error, NotImplementedError) or "not implemented for '" in str(error)
+    named = isinstance(error, NotImplementedError) or error_parts(error)[0] == NotImplementedError.__name__
+    return named or "not implemented for '" in str(error)
 
 
 def as_meant(results: Iterable[Result], by_design: Collection[str]) -> list[Result]:

@@ -91,6 +91,16 @@ class Subject(Moving, Protocol):
     def fresh(self, *, training: bool = False, double: bool = False, rate: float | None = None) -> Subject:
         """A copy that no call has met; `double`: in float64; `rate`: of dropout, everywhere."""
 
+    def after(self, inputs: Tensors, others: Tensors) -> list[Tensor]:
+        """The inputs after a call, its output at once, and the same tensor after a call on `others`."""
+
+    def seeds_behind(self, inputs: Tensors) -> list[Tensor]:
+        """The states of random numbers behind two calls with other seeds."""
+
+    @property
+    def seconds(self) -> float:
+        """Processor time that it may have taken so far."""
+
     def compared(
         self, words: str, found: Tensor, expected: Tensor, *lines: str, batch: int = 2, length: int | None = None
     ) -> Measured:

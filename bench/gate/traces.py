@@ -17,26 +17,20 @@ def inputs_stay(subject: Subject) -> Answers:
     """a call changes no input, parameter, buffer or seed, and gives another tensor than the inputs and later outputs"""
     inputs, state = subject.draw(), subject.state()
     kept = [each.clone() for each in inputs]
-    first = subject.outputs(inputs)
+    *after, held, first = subject.after(inputs, subject.draw(seed=4))
     found = subject.state()
     for name in (name for name, each in state.items() if not torch.equal(each, found.get(name, each))):
         lines = f"before = m.state_dict()[{name!r}].clone(); out(inputs)", f"print(m.state_dict()[{name!r}] - before)"
         yield Measured(1.0, 0.0, f"a call in evaluation changes {name}", subject.shown(*lines))
-    states = []
-    for seed in (5, 6):
-        subject.outputs(inputs, seed=seed)
-        states.append(torch.get_rng_state())
-    if torch.equal(*states):
+    if torch.equal(*subject.seeds_behind(inputs)):
         line = "out(inputs); a = torch.rand(1); torch.rand(1); out(inputs); print(a - torch.rand(1), 'seeded')"
         yield Measured(1.0, 0.0, "a call sets the seed of all random numbers", subject.shown(line))
-    held = first.clone()
-    changed = sum(not torch.equal(one, other) for one, other in zip(inputs, kept, strict=True))
+    changed = sum(not torch.equal(one, other) for one, other in zip(after, kept, strict=True))
     lines = (
         "kept = [x.clone() for x in inputs]; out(inputs)",
         "print(sum(not torch.equal(x, y) for x, y in zip(inputs, kept)))",
     )
     yield Measured(float(changed), 0.0, f"a call changes {changed} of its inputs", subject.shown(*lines))
-    subject.outputs(subject.draw(seed=4))
     line = "a = out(inputs); b = a.clone(); out([x.roll(1, 0) for x in inputs])"
     yield subject.compared("a call changes the output of the one before", first, held, line)
 

@@ -43,6 +43,9 @@ SERVICE = __name__
 PLUGIN_SECONDS = 60.0
 """The time limit of an answer, with the import of torch and of the plugin; `ATTNBENCH_PLUGIN_SECONDS` changes it."""
 
+PART_BYTES, MOST_ANSWER_BYTES = 16 * 2**20, 2 * 2**30
+"""Bytes of an answer in one line, and in all."""
+
 IMPORT_SECONDS = 10.0
 """An import of a plugin that takes longer is named while it lasts."""
 
@@ -78,8 +81,14 @@ class Request(Generic[A]):
         raise NotImplementedError
 
 
+class Begun(msgspec.Struct, frozen=True, tag="begun"):
+    """A part of an answer that is longer than a line."""
+
+    value: bytes
+
+
 class Answered(msgspec.Struct, frozen=True, tag="answered"):
-    """An answer in msgpack: JSON has no infinity."""
+    """An answer, or the rest of one, in msgpack: JSON has no infinity."""
 
     value: bytes
 
@@ -113,7 +122,7 @@ class Importing(msgspec.Struct, frozen=True, tag="importing"):
     over: bool
 
 
-Reply = Answered | Refused | Raised | Noticed | Progressed | Importing
+Reply = Begun | Answered | Refused | Raised | Noticed | Progressed | Importing
 
 
 def ask(
@@ -157,13 +166,22 @@ def ask(
     return answer
 
 
-def ask_child(child: Child, registry: Registry, name: str, request: Request[A], *, patience: float = 1.0) -> A:
+def ask_child(
+    child: Child,
+    registry: Registry,
+    name: str,
+    request: Request[A],
+    *,
+    patience: float = 1.0,
+    began: float | None = None,
+) -> A:
     """Ask a child that runs SERVICE and is the caller's own: several threads may ask one each at once.
 
-    Nothing is remembered, and notices and progress of the child are dropped.
+    Nothing is remembered, and notices and progress of the child are dropped. began: when the time limit starts, of
+    `time.monotonic`, where several requests share one.
     """
     try:
-        reply = _conversation(child, registry.plugin(name), request, Silent(), _limit(patience, None))
+        reply = _conversation(child, registry.plugin(name), request, Silent(), _limit(patience, None), began)
     except _NoAnswer as problem:
         if problem.is_over:
             child.end(GOODBYE_SECONDS)
@@ -259,11 +277,12 @@ def _limit(patience: float, most_seconds: float | None) -> float:
 
 
 def _conversation(
-    child: Child, plugin: str, request: Request[Any], reporter: Reporter, limit: float
+    child: Child, plugin: str, request: Request[Any], reporter: Reporter, limit: float, began: float | None = None
 ) -> Answered | Refused | Raised:
     """The last reply of the child; raises _NoAnswer where it sends no answer for `limit` seconds."""
-    child.send(encode_order(request))
-    ends, names = time.monotonic() + limit, math.inf
+    ends, names = (time.monotonic() if began is None else began) + limit, math.inf
+    child.send(encode_order(request), max(ends - time.monotonic(), 0.001))
+    parts = bytearray()
     while True:
         try:
             line = child.receive(max(min(ends, names) - time.monotonic(), 0.0))
@@ -280,9 +299,15 @@ def _conversation(
             raise _NoAnswer("it sent a malformed message") from None
         if reply is None:
             raise _NoAnswer(is_over=True)
-        if isinstance(reply, Answered | Refused | Raised):
+        if isinstance(reply, Answered):
+            return Answered(bytes(parts) + reply.value) if parts else reply
+        if isinstance(reply, Refused | Raised):
             return reply
-        if isinstance(reply, Noticed):
+        if isinstance(reply, Begun):
+            parts += reply.value
+            if len(parts) > MOST_ANSWER_BYTES:
+                raise _NoAnswer(f"it answered with more than {MOST_ANSWER_BYTES / 2**30:g} GiB")
+        elif isinstance(reply, Noticed):
             reporter.notice(reply.message)
         elif isinstance(reply, Importing):
             names = math.inf if reply.over else time.monotonic() + IMPORT_SECONDS
@@ -337,5 +362,10 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
             # as in the Record of a Cell that crashed; the error stream has all
             traceback.print_exc(file=sys.stderr)
             reply = Raised(crash_text(error))
+        if isinstance(reply, Answered):
+            *begun, rest = (reply.value[at : at + PART_BYTES] for at in range(0, len(reply.value), PART_BYTES))
+            for part in begun:
+                send(Begun(part))
+            reply = Answered(rest)
         send(reply)
     return 0

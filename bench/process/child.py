@@ -143,10 +143,13 @@ class Child(AbstractContextManager["Child"]):
             os.close(its_errors)
             os.close(folder)
 
-    def send(self, line: bytes) -> None:
-        """An order; to one that has died nothing, since its exit code tells why."""
+    def send(self, line: bytes, seconds: float | None = None) -> None:
+        """An order; to one that has died, or reads none for `seconds`, not all: its end, or its silence, tells why."""
         with contextlib.suppress(OSError):
+            self._channel.settimeout(seconds)
             self._channel.sendall(line)
+        with contextlib.suppress(OSError):
+            self._channel.settimeout(None)
 
     def receive(self, seconds: float) -> bytes | None:
         """The next line, without its end; None where no more will come, and half a line is none.

@@ -20,7 +20,7 @@ from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.process.ask import ask, asking, end_children
 from attnbench.bench.run.questions import TryBuild
-from attnbench.bench.wings.audit.examine import AUDIT_PATIENCE
+from attnbench.bench.wings.audit.away import AUDIT_PATIENCE
 from attnbench.variants.contract import AttentionShape
 
 LIMIT = 4.0

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .away import Away
 from .calls import Call, Convention, Inputs
 from .search import LIKE_MASKS, MASKS, SWITCHES, Unclear, named_like, parameters_of, plain_call
 from .subject import STILL, ForeignSubject, by_position, changed, draw, run
@@ -80,10 +81,12 @@ def _with_masks(target: Any, plain: Convention) -> Convention:
 def _documented(target: Any, names: list[str]) -> tuple[str, ...]:
     """The one form that a library documents for all its models."""
     is_model = "attention_mask" in names and "input_ids" in names
-    return ("valid.long()",) if is_model and _is_of_transformers(target) else ()
+    return ("valid.long()",) if is_model and is_of_transformers(target) else ()
 
 
-def _is_of_transformers(target: Any) -> bool:
+def is_of_transformers(target: Any) -> bool:
+    if isinstance(target, Away):
+        return target.facts.of_transformers
     return type(target).__module__.startswith("transformers.")
 
 
@@ -178,7 +181,7 @@ def _decided(trials: dict[str, _Trial]) -> str:
 def _with_switch(target: Any, found: Convention, names: list[str]) -> Convention:
     """The convention with what makes the subject causal, where it looks both ways without."""
     # layers of transformers say so too, and leave the mask to their model
-    by_itself = says_causal(target) and not (found.kind == "layer" and _is_of_transformers(target))
+    by_itself = says_causal(target) and not (found.kind == "layer" and is_of_transformers(target))
     if by_itself or sees_future(target, found, found.plain) is not True:
         return found
     options: list[tuple[tuple[str, str], ...]] = [((name, "True"),) for name in SWITCHES if name in names]
@@ -211,6 +214,8 @@ def _both(target: Any, found: Convention, padded: str) -> str:
 
 def says_causal(target: Any) -> bool:
     """True if a module says that it is causal by itself: by an attribute, its configuration or its name."""
+    if isinstance(target, Away):
+        return target.facts.says_causal
     if not isinstance(target, nn.Module):
         return False
     told = {getattr(each, "causal", None) for each in target.modules()}

@@ -17,6 +17,7 @@ from torch import Tensor
 from ....variants.contract import Mask
 from ...gate.lengths import taken
 from ...gate.result import Answers, Measured, NotJudged, error_text
+from .away import at_the_code
 from .calls import NAMES, Inputs, Kind
 from .convention import closing, with_argument
 from .program import setup
@@ -89,15 +90,6 @@ class Protocol:
         found: Tensor = eval(f"output{self.pick}", {"output": output})
         return found[:, -new:], (seen + new, given if self.whole else None, after)
 
-    def pieces(self, subject: ForeignSubject, inputs: Inputs, ends: tuple[int, ...]) -> Tensor:
-        """The outputs of all positions, piece by piece."""
-        parts, state = [], None
-        for start, end in pairwise((0, *ends)):
-            piece = tuple(each[:, start:end] for each in inputs)
-            part, state = self.step(subject.module, subject.convention.kind, piece, state)
-            parts.append(part)
-        return torch.cat(parts, 1)
-
     def program(self, subject: ForeignSubject, ends: tuple[int, ...]) -> Iterator[str]:
         """Lines that print how far the pieces differ from one pass."""
         name = NAMES[subject.convention.kind][0]
@@ -119,6 +111,17 @@ class Protocol:
         kept = f"cache = o{self.place}; " if self.place else ""
         yield f"    {kept}parts.append(o{self.pick}[:, start - end:]); start = end"
         yield "print((torch.cat(parts, 1) - a).abs().max() / a.std())"
+
+
+@at_the_code
+def in_pieces(subject: ForeignSubject, protocol: Protocol, inputs: Inputs, ends: tuple[int, ...]) -> Tensor:
+    """The outputs of all positions, piece by piece."""
+    parts, state = [], None
+    for start, end in pairwise((0, *ends)):
+        piece = tuple(each[:, start:end] for each in inputs)
+        part, state = protocol.step(subject.module, subject.convention.kind, piece, state)
+        parts.append(part)
+    return torch.cat(parts, 1)
 
 
 def tests(subject: ForeignSubject) -> dict[str, Callable[[ForeignSubject], Answers]]:
@@ -155,7 +158,7 @@ def _compared(found: Protocol, subject: ForeignSubject, ends: tuple[int, ...]) -
     try:
         with torch.no_grad():
             whole = subject(inputs, None, True)
-            size = float((found.pieces(subject, inputs, ends) - whole).abs().max() / whole.std())
+            size = float((in_pieces(subject, found, inputs, ends) - whole).abs().max() / whole.std())
     except Exception as error:
         return torch.inf, f"raises {error_text(error, 80)}"
     return size, ""
@@ -167,7 +170,7 @@ def protocol(subject: ForeignSubject) -> tuple[Protocol | None, float]:
     Libraries differ in what they want beside a cache and where they return it, so trials choose among all candidates.
     """
     best: tuple[Protocol | None, float] = (None, math.nan)
-    for found in _candidates(subject):
+    for found in candidates(subject):
         for candidate in (found, replace(found, whole=True)):
             size = _compared(candidate, subject, (PREFILL, PREFILL + 1))[0]
             if size <= ALLOWED and not (candidate.whole and _ignores(candidate, subject)):
@@ -179,12 +182,23 @@ def protocol(subject: ForeignSubject) -> tuple[Protocol | None, float]:
 
 def _ignores(found: Protocol, subject: ForeignSubject) -> bool:
     """True if outputs are the same with the cache of another sequence: a call with all positions may need no cache."""
-    kind, inputs = subject.convention.kind, subject.draw(2, PREFILL + 1)
+    return torch.equal(*after_others(subject, found, subject.draw(2, PREFILL + 1)))
+
+
+@at_the_code
+def after_others(subject: ForeignSubject, found: Protocol, inputs: Inputs) -> list[Tensor]:
+    """The outputs of the last position with the caches of two other sequences."""
+    kind = subject.convention.kind
     with torch.no_grad():
         states = [found.step(subject.module, kind, subject.draw(2, PREFILL, seed))[1] for seed in (0, 1)]
         before, last = tuple(each[:, :PREFILL] for each in inputs), tuple(each[:, PREFILL:] for each in inputs)
-        one, other = (found.step(subject.module, kind, last, (PREFILL, before, each[2]))[0] for each in states)
-    return torch.equal(one, other)
+        return [found.step(subject.module, kind, last, (PREFILL, before, each[2]))[0] for each in states]
+
+
+@at_the_code
+def candidates(subject: ForeignSubject) -> list[Protocol]:
+    """The ways of decoding that its arguments and outputs allow."""
+    return list(_candidates(subject))
 
 
 def _candidates(subject: ForeignSubject) -> Iterator[Protocol]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...core.errors import PluginError, SelectionError
 from ...core.registry import Registry
 from ...core.spec import Spec, with_call
-from ...process.ask import Reporter, Request, ask, asking
+from ...process.ask import Reporter, Request, asking
+from .away import Argument, ChangesThere, ForeignFacts, is_module, keep, linked
 from .report import AuditReport
-
-AUDIT_PATIENCE = 10.0
-"""Factor on the time that an answer may take: some layers loop over positions."""
 
 
 class Targets(Registry):
@@ -34,29 +35,42 @@ TARGETS = Targets("attnbench.audit", "target")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditTarget(Request[AuditReport]):
-    """All findings about what a Spec names. causal, compile, by_design: as of `audit_module`."""
+class OpenTarget(Request[ForeignFacts]):
+    """Import and build what a Spec names, and find its plain call; then functions of `@at_the_code` can use it."""
 
     target: Spec
-    causal: bool | None
-    compile: str
-    by_design: tuple[str, ...]
 
-    def answer(self, reporter: Reporter) -> AuditReport:
-        from ...run.global_state import changes_since_noted, note_functions
-        from .suite import audit_module
+    def answer(self, reporter: Reporter) -> ForeignFacts:
+        from ...run.global_state import note_functions
+        from .suite import prepared
         from .target import load_target
 
         note_functions()
-        target = load_target(self.target)
-        report = audit_module(
-            target.module, str(self.target), call=target.call, causal=self.causal, compile=self.compile,
-            by_design=self.by_design, building=target.lines,
-        )  # fmt: skip
-        # code that replaces what examines it has no verdict
-        if changes := changes_since_noted():
-            raise PluginError(TARGETS.plugin(self.target.name), changes)
-        return report
+        built = load_target(self.target)
+        own, changes, more = prepared(built.module)
+        return facts_of(own, (*built.lines, *changes, *more), changes, built.call)
+
+
+def facts_of(own: Any, lines: tuple[str, ...], changes: tuple[str, ...], call: str) -> ForeignFacts:
+    """The facts about a module that the tests will use from another process, where it is kept from now on."""
+    import torch
+
+    from .convention import is_of_transformers, says_causal
+    from .packing import declared_window
+    from .search import Unclear, parameters_of, plain_call
+
+    keep(own, deepcopy(own))
+    facts = ForeignFacts(
+        is_module=is_module(own), says_causal=says_causal(own), of_transformers=is_of_transformers(own),
+        arguments=tuple(Argument.of(name, each) for name, each in parameters_of(own).items()),
+        window=declared_window(own), lines=lines, changes=changes, call=call,
+    )  # fmt: skip
+    try:
+        with torch.no_grad():
+            found = plain_call(own, call)
+    except Unclear as question:
+        return replace(facts, question=str(question))
+    return replace(facts, kind=found.kind, shape=found.shape, length=found.length, plain=str(found.plain))
 
 
 def audit(
@@ -88,5 +102,11 @@ def audit(
         raise SelectionError("expected the call of a named target as text: its code runs in a child")
     [spec] = with_call([str(Spec.parse(target) if isinstance(target, str) else target)], call)
     with asking():
-        request = AuditTarget(target=spec, causal=causal, compile=compile, by_design=tuple(by_design))
-        return ask(TARGETS, spec.name, request, patience=AUDIT_PATIENCE)
+        with linked(TARGETS, spec.name, OpenTarget(target=spec)) as module:
+            report = audit_module(
+                module, str(spec), call=module.facts.call, causal=causal, compile=compile, by_design=by_design
+            )
+            # code that replaces what examines it has no verdict
+            if changes := module.link.ask(ChangesThere()):
+                raise PluginError(TARGETS.plugin(spec.name), changes)
+        return report

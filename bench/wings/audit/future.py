@@ -10,6 +10,7 @@ from torch import Tensor
 from ...gate.result import Answers, NotJudged
 from ...gate.subject import Change
 from ...gate.subject import future as moved_by_future
+from .away import is_module
 from .subject import STILL, ForeignSubject
 
 OFF_BY_ONE = "off by one"
@@ -28,7 +29,7 @@ def future(subject: ForeignSubject) -> Answers:
     if found.value == 0:
         yield found
         # masks may be left out for speed, such as by a kernel for training alone
-        for cut in cuts if subject.claims and hasattr(subject.module, "train") else ():
+        for cut in cuts if subject.claims and is_module(subject.module) else ():
             yield moved_by_future(subject, cut, "leak in training alone, moves outputs", training=True)
         return
     near, cause = distances(influence(subject))

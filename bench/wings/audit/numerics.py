@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...gate.gradients import derivative_errors
 from ...gate.lengths import taken
 from ...gate.modes import RATE
 from ...gate.result import Answer, Answers, Measured, NotJudged, error_text, lacks_kernel
-from .calls import NAMES, Call
+from .away import DTYPES, at_the_code
+from .calls import NAMES, Call, Inputs
 from .convention import with_argument
 from .program import setup
 from .search import parameters_of
@@ -44,7 +44,7 @@ DERIVATIVE_ALLOWED = 1e-2
 
 def draws(subject: ForeignSubject) -> Iterator[Measured]:
     """Outputs are numbers, and two calls in evaluation the same, whatever the seed: dropout is off."""
-    inputs, call, kind = subject.draw(), subject.convention.plain, subject.convention.kind
+    inputs, call = subject.draw(), subject.convention.plain
     used = subject.convention.call(padded=False, causal=subject.claims)
     with torch.no_grad():
         finite = bool(subject(inputs, None, subject.claims).isfinite().all())
@@ -55,7 +55,7 @@ def draws(subject: ForeignSubject) -> Iterator[Measured]:
     for seed in (0, 1):
         with torch.no_grad():
             first = subject(inputs)
-            other = run(call, subject.module, kind, inputs, None, False, seed)
+            other = subject(inputs, seed=seed)
         size = float((other - first).abs().max() / first.std())
         if size > STILL:
             break
@@ -80,9 +80,8 @@ def gradients(subject: ForeignSubject) -> Answers:
 
 
 def _weights_have_gradients(subject: ForeignSubject) -> Answer:
-    names = tuple(name for name, each in subject.module.named_parameters() if each.requires_grad)
     try:
-        found = subject.passes(subject.draw(), parameters=names)[1:]
+        found = subject.passes(subject.draw(), parameters=tuple(subject.trained()))[1:]
     except Exception as error:
         return NotJudged(f"raises {type(error).__name__}", verdict="not tried")
     finite = all(bool(each.isfinite().all()) for each in found)
@@ -148,9 +147,7 @@ def _derivatives(subject: ForeignSubject, words: str = "", training: bool = Fals
     for double in (True, False):
         used = subject.fresh(training=training, double=double)
         inputs = used.draw(length=next(iter(taken(subject, (SHORT,))), None))
-        own = {
-            name: each for name, each in getattr(used.module, "named_parameters", dict)() or () if each.requires_grad
-        }
+        own = used.trained()
         try:
             output, *found = used.passes(inputs, causal=True, parameters=tuple(own))
         except Exception:
@@ -170,14 +167,9 @@ def _derivatives(subject: ForeignSubject, words: str = "", training: bool = Fals
         given = tuple(
             moved if name == each else x for each, x in zip(NAMES[subject.convention.kind], inputs, strict=True)
         )
-        kept = own[name].detach().clone() if name in own else None
         with torch.no_grad():
-            if kept is not None:
-                own[name].copy_(moved)
-            change = float(((used.outputs(given, None, True) - middle) * arriving).sum())
-            if kept is not None:
-                own[name].copy_(kept)
-        return change
+            there = used.outputs_with(name, moved, inputs) if name in own else used.outputs(given, None, True)
+        return float(((there - middle) * arriving).sum())
 
     # the sizes of all gradients together say what a rounding of float32 is
     steps, floor = (
@@ -205,8 +197,7 @@ def learns(subject: ForeignSubject) -> Answers:
     if subject.convention.kind == "model":
         yield NotJudged("a model may hold parts for other uses")
         return
-    named = dict(getattr(subject.module, "named_parameters", dict)())
-    own = tuple(name for name, each in named.items() if each.requires_grad)
+    own = tuple(subject.trained())
     found = subject.passes(subject.draw(), parameters=own)[1:]
     names = (*NAMES[subject.convention.kind], *own)
     missed = [name for name, each in zip(names, found, strict=True) if not bool(each.any())]
@@ -266,23 +257,29 @@ def half(subject: ForeignSubject) -> Answers:
 def _rounded(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
     """The outputs in `dtype`, and those in float32 of the same rounded inputs and weights."""
     inputs, made = subject.draw(), []
-    low = subject.module
+    low = subject
     for each in (dtype, torch.float32):
-        low = deepcopy(low).to(each) if isinstance(low, nn.Module) else low
+        low = low.with_module(low.copied(dtype=str(each).removeprefix("torch.")))
         inputs = tuple(x.to(each) if x.is_floating_point() else x for x in inputs)
         with torch.no_grad():
-            made.append(subject.with_module(low)(inputs, valid, causal))
+            made.append(low(inputs, valid, causal))
     return made[0], made[1]
 
 
 def _raises_in_autocast(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, causal: bool) -> bool:
     """True if weights in float32 do not help: code may be made for autocast alone."""
     try:
-        with torch.autocast("cpu", dtype=dtype):
-            subject.outputs(subject.draw(), valid, causal)
+        in_autocast(subject, str(dtype).removeprefix("torch."), subject.draw(), valid, causal)
     except Exception as error:
         return not lacks_kernel(error)
     return False
+
+
+@at_the_code
+def in_autocast(subject: ForeignSubject, dtype: str, inputs: Inputs, valid: Tensor | None, causal: bool) -> Tensor:
+    """The outputs where PyTorch lowers the precision by itself."""
+    with torch.autocast("cpu", dtype=DTYPES[dtype]):
+        return subject.outputs(inputs, valid, causal)
 
 
 def compiled(subject: ForeignSubject, backend: str) -> Answers:
@@ -294,9 +291,8 @@ def compiled(subject: ForeignSubject, backend: str) -> Answers:
     # at the start and inside: what is padded behind all tokens a causal mask hides
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, :3], valid[1, 4:7] = False, False
-    torch._dynamo.reset()
     try:
-        fast = subject.with_module(torch.compile(subject.module, backend=backend))
+        fast = subject.with_module(compiled_by(subject, backend))
         for mask in (None, valid) if subject.pads else (None,):
             causal = True if mask is None else subject.masks_and_looks_back
             eager, found = (each.outputs(inputs, mask, causal) for each in (subject, fast))
@@ -316,7 +312,20 @@ def compiled(subject: ForeignSubject, backend: str) -> Answers:
     except Exception as error:
         yield NotJudged(f"{backend} raises {type(error).__name__}", verdict="not tried")
     finally:
-        torch._dynamo.reset()
+        forget_compiled(subject)
+
+
+@at_the_code
+def compiled_by(subject: ForeignSubject, backend: str) -> Any:
+    """The module as torch.compile makes it, which has forgotten all that it compiled before."""
+    torch._dynamo.reset()
+    return torch.compile(subject.module, backend=backend)
+
+
+@at_the_code
+def forget_compiled(subject: ForeignSubject) -> None:
+    """Frees what torch.compile keeps."""
+    torch._dynamo.reset()
 
 
 def large(subject: ForeignSubject) -> Answers:
@@ -403,8 +412,18 @@ def normalised(subject: ForeignSubject) -> Answers:
     """A softmax of scores runs over the keys, the axis over which the values are summed."""
     # neither as many heads, nor sequences, nor numbers of one head
     length = next(iter(taken(subject, (43,))), subject.convention.length)
+    made, problems = softmaxes(subject, subject.draw(3, length), length)
+    if not made:
+        yield NotJudged("no softmax of scores")
+        return
+    lines = ("o = out(inputs)", "# read the axis of the softmax in the code; the shapes are in the finding")
+    yield Measured(float(len(problems)), 0.0, "".join(problems[:1]), subject.shown(*lines))
+
+
+@at_the_code
+def softmaxes(subject: ForeignSubject, inputs: Inputs, length: int) -> tuple[int, list[str]]:
+    """How many softmaxes of scores one call makes, and in words those over another axis: seen inside the call alone."""
     found = _Softmaxes(length)
-    inputs = subject.draw(3, length)
     try:
         with found:
             subject.outputs(inputs, None, True)
@@ -412,8 +431,4 @@ def normalised(subject: ForeignSubject) -> Answers:
         # code that compiles itself refuses the mode, and from then on every call, until this forgets
         torch.compiler.reset()
         raise
-    if not found.made:
-        yield NotJudged("no softmax of scores")
-        return
-    lines = ("o = out(inputs)", "# read the axis of the softmax in the code; the shapes are in the finding")
-    yield Measured(float(len(found.problems)), 0.0, "".join(found.problems[:1]), subject.shown(*lines))
+    return len(found.made), found.problems

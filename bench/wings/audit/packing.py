@@ -11,6 +11,7 @@ from torch import nn
 
 from ...gate.result import Answers, Measured, NotJudged
 from ...gate.subject import Change
+from .away import Away
 from .convention import with_argument
 from .numerics import AMOUNT_ALLOWED
 from .program import masks, setup
@@ -80,8 +81,9 @@ def window(subject: ForeignSubject) -> Answers:
     """A change of the first token is seen no further than a window reaches, through all layers of a model."""
     length = subject.convention.length
     plain = subject.convention.call(padded=False, causal=True)
-    width, layers = _declared(subject.module)
-    parameters = parameters_of(subject.module)
+    module = subject.module
+    width, layers = module.facts.window if isinstance(module, Away) else declared_window(module)
+    parameters = parameters_of(module)
     argument = next((each for each in WINDOWS if each in parameters), "")
     # of a module that has a window, the argument of that name may mean something else
     if argument and not width and isinstance(plain, str):
@@ -107,7 +109,7 @@ def window(subject: ForeignSubject) -> Answers:
         yield NotJudged(text, Measured(reach, length - 1), "note")
 
 
-def _declared(module: Any) -> tuple[int, int]:
+def declared_window(module: Any) -> tuple[int, int]:
     """The width that a module or its configuration names, and the layers through which it adds up; 0 where some layer
     has none."""
     config = getattr(module, "config", None)

@@ -125,8 +125,7 @@ def _empty(subject: ForeignSubject, valid: Tensor, words: str) -> Answers:
         "grads = torch.autograd.grad(a.sum(), leaves, allow_unused=True)",
         "print(all(g.isfinite().all() for g in grads if g is not None))",
     )
-    named = dict(getattr(subject.module, "named_parameters", dict)())
-    own = tuple(name for name, each in named.items() if each.requires_grad)
+    own = tuple(subject.trained())
     inputs = subject.draw()
     try:
         output = subject.outputs(inputs, valid, causal)

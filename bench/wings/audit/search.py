@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import SelectionError, crash_text
+from .away import Away
 from .calls import NAMES, Call, Convention, Inputs, Kind
 from .subject import STILL, ForeignSubject, draw, run_raw
 
@@ -57,6 +58,8 @@ class Unclear(SelectionError):
 
 def parameters_of(target: Any) -> dict[str, inspect.Parameter]:
     """The arguments of a call by name; empty where a built-in tells none."""
+    if isinstance(target, Away):
+        return {each.name: each.parameter for each in target.facts.arguments}
     if target is F.scaled_dot_product_attention:
         target = _sdpa
     # what torch.compile returns has a signature of its own
@@ -81,6 +84,12 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, is_c
 
 def plain_call(target: Any, call: Call) -> Convention:
     """The call without padding: the first trial that runs. Raises Unclear where none does."""
+    if isinstance(target, Away):
+        facts = target.facts
+        if facts.question:
+            raise Unclear(facts.question)
+        found = Convention(kind=facts.kind, shape=facts.shape, length=facts.length, plain=facts.plain)
+        return _given(facts.plain, facts.kind, facts.shape, facts.length) if call else found
     failures = []
     for kind, shape, arguments, turn in _candidates(target, call):
         for length in LENGTHS:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache as cache_of_calls
+from time import process_time
 from types import CodeType
 from typing import Any
 
@@ -29,6 +30,7 @@ from ...core.errors import SelectionError
 from ...gate.case import Widened
 from ...gate.result import Measured
 from ...gate.subject import Change
+from .away import DTYPES, Away, at_the_code, is_module
 from .calls import NAMES, Call, Convention, Inputs, Kind
 from .program import of_change, with_out
 
@@ -43,8 +45,9 @@ SAME = 1e-4
 class ForeignSubject:
     """A module or function with its convention, called in one way whatever it is.
 
-    claims: it claims to be causal. looks_back: it is, claimed or found. dtype: of the inputs that are drawn for it.
-    pristine: a module that no call has met, of which `fresh` makes copies.
+    module: itself, or an Away where it lies in a child; what uses it is under `@at_the_code`. claims: it claims to be
+    causal. looks_back: it is, claimed or found. dtype: of the inputs that are drawn for it. pristine: a module that no
+    call has met, of which `fresh` makes copies.
     """
 
     module: Any
@@ -54,6 +57,7 @@ class ForeignSubject:
     dtype: torch.dtype = torch.float32
     pristine: Any = None
 
+    @at_the_code
     def __call__(self, inputs: Inputs, valid: Tensor | None = None, causal: bool = False, seed: int = 0) -> Tensor:
         """Output (batch, heads, positions, head_dim) of q, k, v; (batch, positions, width or vocabulary) of others.
 
@@ -63,13 +67,13 @@ class ForeignSubject:
         if not call:
             raise SelectionError("expected a call with a mask, and this subject takes none")
         if self.dtype != torch.float64:
-            return run(call, self.module, self.convention.kind, inputs, valid, causal, seed)
+            return first_tensor(run_raw(call, self.module, self.convention.kind, inputs, valid, causal, seed))
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
             # what code makes or casts in a fixed precision stays as exact as all else
             with Widened():  # type: ignore[no-untyped-call]
-                return run(call, self.module, self.convention.kind, inputs, valid, causal, seed)
+                return first_tensor(run_raw(call, self.module, self.convention.kind, inputs, valid, causal, seed))
         finally:
             torch.set_default_dtype(before)
 
@@ -86,6 +90,7 @@ class ForeignSubject:
         """Other content at `where` (batch, positions)."""
         return changed(self.convention.kind, inputs, where, self.convention.shape[0])
 
+    @at_the_code
     def state(self) -> dict[str, Tensor]:
         """A copy of what is saved of the module; of a function nothing."""
         saved = self.module.state_dict() if isinstance(self.module, nn.Module) else {}
@@ -96,18 +101,32 @@ class ForeignSubject:
 
     def fresh(self, *, training: bool = False, double: bool = False, rate: float | None = None) -> ForeignSubject:
         """With a copy that no call has met; itself where a rate of dropout is asked for, and it has none."""
-        if not isinstance(self.module, nn.Module):
+        if not is_module(self.module):
             return self.in_float64() if double else self
-        module = deepcopy(self.module if self.pristine is None else self.pristine).train(training)
-        if rate is not None and not set_rate(module, rate):
+        pristine = self if self.pristine is None else self.with_module(self.pristine)
+        module = pristine.copied(training=training, rate=rate)
+        if module is None:
             return self
         found = self.with_module(module)
         return found.in_float64() if double else found
 
     def in_float64(self) -> ForeignSubject:
         """The same with a copy of the module in float64."""
-        module = deepcopy(self.module).double() if isinstance(self.module, nn.Module) else self.module
-        return replace(self, module=module, dtype=torch.float64)
+        return replace(self, module=self.copied(dtype="float64"), dtype=torch.float64)
+
+    @at_the_code
+    def copied(self, training: bool | None = None, dtype: str = "", rate: float | None = None) -> Any:
+        """A copy of the module, a function as it is; None where it has no rate of dropout to set."""
+        if not isinstance(self.module, nn.Module):
+            return self.module
+        module = deepcopy(self.module)
+        if training is not None:
+            module.train(training)
+        if rate is not None and not set_rate(module, rate):
+            return None
+        # those of floats leave complex numbers as they are
+        casts = {"": lambda: module, "float64": module.double, "float32": module.float}
+        return casts.get(dtype, lambda: module.to(DTYPES[dtype]))()
 
     def outputs(
         self, inputs: Inputs, valid: Tensor | None = None, causal: bool | None = None, *, seed: int = 0
@@ -130,6 +149,25 @@ class ForeignSubject:
 
         only: the number of the one input that has a gradient; None for all.
         """
+        found = self._passes(inputs, valid, arriving, causal, parameters, only)
+        if isinstance(self.module, Away):
+            leaves = [x for at, x in enumerate(inputs) if x.is_floating_point() and only in (None, at)]
+            shapes = [by_position(each, self.convention.kind).shape for each in leaves]
+            given = [each.shape for each in found[1:]]
+            if given[: len(shapes)] != shapes or len(given) != len(shapes) + len(parameters):
+                self.module.link.lose("returned gradients of other shapes than the inputs have")
+        return found
+
+    @at_the_code
+    def _passes(
+        self,
+        inputs: Inputs,
+        valid: Tensor | None,
+        arriving: Tensor | None,
+        causal: bool | None,
+        parameters: tuple[str, ...],
+        only: int | None,
+    ) -> list[Tensor]:
         with_gradient = [each.is_floating_point() and only in (None, at) for at, each in enumerate(inputs)]
         leaves = tuple(x.detach().requires_grad_(does) for x, does in zip(inputs, with_gradient, strict=True))
         own = dict(self.module.named_parameters()) if parameters else {}
@@ -165,7 +203,7 @@ class ForeignSubject:
     def moved(self, change: Change, words: str) -> Measured:
         """The largest movement over the standard deviation of all outputs; 0 where it is no more than rounding."""
         size = self.size(change)
-        if size and isinstance(self.module, nn.Module) and not change.training:
+        if size and is_module(self.module) and not change.training:
             # a module of float32 alone is judged by float32
             with suppress(Exception):
                 size = size if self.in_float64().size(change) > size * 1e-3 else 0.0
@@ -186,13 +224,53 @@ class ForeignSubject:
         found = []
         for inputs in (before, after):
             # statistics that a module keeps in training must not pass from one call to the next
-            subject = self.with_module(deepcopy(self.module).train()) if change.training else self
+            subject = self.with_module(self.copied(training=True)) if change.training else self
             found.append(subject.outputs(inputs, change.valid, change.causal))
         base, other = found
         spread = base[change.look & base.flatten(2).isfinite().all(-1)].std().clamp(min=1e-30)
         same = (other.isnan() & base.isnan()) | (other == base)
         moved = torch.where(same, 0.0, (other - base).nan_to_num(nan=torch.inf)).flatten(2).abs().amax(-1)
         return torch.where(change.look, moved / spread, 0.0)
+
+    @at_the_code
+    def after(self, inputs: Inputs, others: Inputs) -> list[Tensor]:
+        """The inputs after a call, its output at once, and the same tensor after a call on `others`."""
+        first = self.outputs(inputs)
+        held, after = first.clone(), [each.clone() for each in inputs]
+        self.outputs(others)
+        return [*after, held, first]
+
+    @at_the_code
+    def seeds_behind(self, inputs: Inputs) -> list[Tensor]:
+        """The states of random numbers behind two calls with other seeds."""
+        states = []
+        for seed in (5, 6):
+            self.outputs(inputs, seed=seed)
+            states.append(torch.get_rng_state())
+        return states
+
+    @at_the_code
+    def trained(self) -> dict[str, Tensor]:
+        """The parameters that learn, by name."""
+        named = self.module.named_parameters() if isinstance(self.module, nn.Module) else ()
+        return {name: each for name, each in named if each.requires_grad}
+
+    @at_the_code
+    def outputs_with(self, name: str, values: Tensor, inputs: Inputs) -> Tensor:
+        """The outputs with other numbers for the parameter of this name, which gets its own back."""
+        own = dict(self.module.named_parameters())[name]
+        kept = own.detach().clone()
+        with torch.no_grad():
+            own.copy_(values)
+            found = self.outputs(inputs, None, True)
+            own.copy_(kept)
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """Processor time that the code may have taken so far."""
+        is_away = isinstance(self.module, Away)
+        return self.module.link.child.processor_seconds() if is_away else process_time()
 
     @property
     def length(self) -> int:
@@ -221,8 +299,9 @@ class ForeignSubject:
 def run(
     call: Call, module: Any, kind: Kind, inputs: Inputs, valid: Tensor | None, causal: bool, seed: int = 0
 ) -> Tensor:
-    """The output of one call as a tensor."""
-    return first_tensor(run_raw(call, module, kind, inputs, valid, causal, seed))
+    """The output of one call as a tensor, wherever the module lies."""
+    every = Convention(kind=kind, shape=(), length=0, plain=call, padded=call, causal=call, padded_causal=call)
+    return ForeignSubject(module, every)(inputs, valid, causal, seed)
 
 
 def run_raw(

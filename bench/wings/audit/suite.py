@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,9 +17,10 @@ from ...core.registry import nearest
 from ...gate import lengths, modes, traces
 from ...gate.result import Answers, NotJudged, Result, as_meant, error_text, worst
 from . import decoding, future, numerics, packing, padding
+from .away import Away
 from .calls import Call
 from .convention import recognise, says_causal, sees_future
-from .report import AuditReport
+from .report import MUST_BE_DECIDED, AuditReport
 from .search import Unclear, unused_arguments
 from .subject import ForeignSubject, redraw_zeros
 from .target import CHANGES, as_tested
@@ -90,14 +91,14 @@ def audit_module(
     if compile not in ("", "aot_eager", *torch.compiler.list_backends(exclude_tags=())):
         raise SelectionError(f"expected a backend of torch.compile, such as aot_eager or inductor, got {compile!r}")
     start = time.perf_counter()
-    own = deepcopy(module) if isinstance(module, nn.Module) else module
-    own, changes = as_tested(own)
     with torch.random.fork_rng(devices=[]):
-        if isinstance(own, nn.Module):
-            own.eval()
-            building = (*building, *changes, *redraw_zeros(own))
+        if isinstance(module, Away):
+            own, changes, pristine = module, module.facts.changes, module.link.pristine
+            building = module.facts.lines
+        else:
+            own, changes, more = prepared(module)
+            building, pristine = (*building, *changes, *more), deepcopy(own)
         try:
-            pristine = deepcopy(own)
             subject = recognise(own, call=call, asks=False)
         except Unclear as question:
             return AuditReport(target=name, question=str(question), seconds=time.perf_counter() - start)
@@ -124,10 +125,17 @@ def audit_module(
     )
 
 
+def prepared(module: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+    """A copy that is as it is tested, the changes that made it so, and the lines that draw what begins at zero."""
+    own, changes = as_tested(deepcopy(module) if isinstance(module, nn.Module) else module)
+    return own, changes, redraw_zeros(own.eval()) if isinstance(own, nn.Module) else ()
+
+
 def examined(name: str, test: Callable[[ForeignSubject], Answers], subject: ForeignSubject) -> Result:
     """A subject that refuses the call of one test has failed no other; what holds needs no words."""
     try:
         found = Result.of(name, worst(test(subject)))
     except Exception as error:
-        return Result.of(name, NotJudged(f"not tested, raises {error_text(error, 80)}", verdict="note"))
+        verdict: Literal["not tried", "note"] = "not tried" if name in MUST_BE_DECIDED else "note"
+        return Result.of(name, NotJudged(f"not tested, raises {error_text(error, 80)}", verdict=verdict))
     return replace(found, detail="") if found.held else found
