@@ -1,14 +1,15 @@
-"""Spot check: now and then, rows of the run itself are tested for the future, as the gate tests rows of its own.
+"""Spot check: now and then, foreign code is tested within the run itself, at moments and on rows that are drawn anew.
 
-Code may look at its callers and be right under the gate alone. Here it is called from within the run, at moments and on
-rows that are drawn anew each time. What recognises this file too remains possible; SECURITY.md says so.
+Code may look at its callers and be right under the gate alone. Later content must move no earlier output. While speeds
+are taken, an output must be a plain tensor, the same for the same content, and other content must take as long. What
+recognises this file too remains possible; SECURITY.md says so.
 """
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -27,17 +28,27 @@ _MOVED = {torch.float32: 1e-3, torch.float64: 1e-6}
 
 _MOVED_ROUGHLY = 0.1
 
+_LONGER, _LONGER_SECONDS, _TRIES = 1.5, 3e-5, 8
+"""Content that was not seen before may take so many times as long, and so many seconds more; tries that must agree."""
+
+_LONG_SECONDS = 0.5
+"""A sample from which on one try acquits."""
+
 CONFIRMED = 2
 """Tests that must fail: rounding may move a choice of keys that are equally good, and so an output, but not often."""
 
 
 class SpotCheck:
-    """The tests of one Cell. `share`: of the calls that are tested, at random, while `watching`."""
+    """The tests of one Cell. `share`: of the calls that are tested, at random, while `watching`.
 
-    def __init__(self, variant: Spec, device: torch.device, share: float):
+    `steady`: inputs and parameters are the same at each call, as where speeds are taken.
+    """
+
+    def __init__(self, variant: Spec, device: torch.device, share: float, *, steady: bool = False):
         # our own code has tests for it; on a GPU a test within a captured step would end the capture
         self.is_on = device.type == "cpu" and not VARIANTS.is_own(variant.name)
         self.share, self.failed, self.found, self.draw = share, 0, "", random.SystemRandom()
+        self.steady, self.first = steady, dict[object, Tensor]()
 
     @contextmanager
     def watching(self, variants: Iterable[Variant]) -> Iterator[None]:
@@ -55,12 +66,53 @@ class SpotCheck:
     def _look(self, variant: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         if self.draw.random() >= self.share or self.found:
             return
+        self.found = self._changed(variant, inputs, output) if self.steady else ""
         # what cannot be copied, or refuses two rows, is not tested here
         with suppress(Exception), torch.no_grad(), torch.random.fork_rng(devices=[]):
             problem = self._problem(copy.deepcopy(variant), inputs)
             self.failed += bool(problem)
             if self.failed >= CONFIRMED:
                 self.found = problem
+
+    def _changed(self, variant: Any, inputs: tuple[Any, ...], output: Tensor) -> str:
+        if type(output) is not Tensor:
+            return f"its output is a {type(output).__name__}, which may be computed when the time has been taken"
+        # a module may be called with several inputs in one sample
+        content = tuple(float(each.detach().double().sum()) for each in inputs if isinstance(each, Tensor))
+        first = self.first.setdefault((id(variant), output.shape, content), output.detach().clone())
+        # in training it may draw numbers, and learn without gradients
+        if variant.training or float((output - first).abs().max()) <= 1e-2 * float(first.abs().max()):
+            return ""
+        return "the same inputs give another output than they gave before"
+
+    def kept_outputs(self, inputs: Sequence[Tensor], seconds: Callable[[], float]) -> str:
+        """The words for a variant that keeps outputs from call to call: content that is new takes longer, each time.
+
+        `inputs`: of the samples; they are as before when this returns. `seconds`: takes a sample.
+        """
+        kept, beside = ([each.clone() for each in inputs] for _ in range(2))
+        seen, new = list[float](), list[float]()
+        try:
+            for _ in range(_TRIES if inputs else 0):
+                # the same writes go before both, since they leave caches in some state
+                for places, times in ((beside, seen), (inputs, new)):
+                    for place, each in zip(places, kept, strict=True):
+                        moved = each.flatten().roll(self.draw.randrange(1, each.numel() + 1)).view_as(each)
+                        place.copy_(moved * self.draw.uniform(0.9, 1.1))
+                    times.append(seconds())
+                # one short sample may have met an interrupt
+                is_sure = len(seen) > 1 or min(seen) > _LONG_SECONDS
+                if is_sure and min(new) <= _LONGER * min(seen) + _LONGER_SECONDS:
+                    return ""
+        finally:
+            for place, each in zip(inputs, kept, strict=True):
+                place.copy_(each)
+        if not inputs:
+            return ""
+        return (
+            f"a sample takes {min(new):.2g} s with inputs that it has not seen, and {min(seen):.2g} s with those of "
+            "the sample before: it keeps outputs from call to call"
+        )
 
     def _problem(self, variant: Any, inputs: tuple[Any, ...]) -> str:
         query, key, value, mask, *hidden = inputs

@@ -100,7 +100,7 @@ def run_job(
         with Child(target, environment_of(job.threads, job.gpu)) as child:
             child.send(encode_order(job))
             restarted = False
-            times = OutsideTimes(child.processor_seconds, on_gpu=device.startswith("cuda"))
+            times = OutsideTimes(child.processor_seconds, device.startswith("cuda"), job.threads or machine.cores)
             while left:
                 # Two limits: silence, which means a hang, and the time that the person allows to a Cell, however much
                 # it reports.

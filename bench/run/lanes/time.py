@@ -228,17 +228,26 @@ class _Turn:
     def check(self, workload: Workload) -> None:
         """Untimed, and not in every turn: raises Incorrect where the rows that are timed are wrong."""
         share = 0.0 if self.context.job.even_if_wrong else 1.0
-        done, spot = self.checked.setdefault(self.cell, (0, SpotCheck(self.cell.variant, self.context.device, share)))
+        done, spot = self.checked.setdefault(
+            self.cell, (0, SpotCheck(self.cell.variant, self.context.device, share, steady=True))
+        )
         if not spot.is_on or workload.compilation is not None or (done >= CONFIRMED and spot.draw.random() > RECHECKED):
             return
         self.checked[self.cell] = done + 1, spot
         if workload.prepare is not None:
             workload.prepare()
+        # by the way of a sample
+        clock = stopwatch(self.context.device)
         with spot.watching(workload.variants):
-            # by the way of a sample
-            stopwatch(self.context.device).measure(workload.work, 1)
-        if spot.found:
-            raise Incorrect(spot.found)
+            clock.measure(workload.work, 1)
+
+        def seconds() -> float:
+            if workload.prepare is not None:
+                workload.prepare()
+            return clock.measure(workload.work, 1)[0]
+
+        if found := spot.found or (share and spot.kept_outputs(workload.contents, seconds)):
+            raise Incorrect(found)
 
     def blamed(self) -> list[Cell]:
         """Whose turn it is, if its code may have changed the process; else all whose code may: never the reference."""

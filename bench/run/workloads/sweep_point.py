@@ -145,8 +145,9 @@ class SweepWorkloads(Workloads):
         parameters = [p for p in variant.parameters() if p.requires_grad]
         count = sum(p.numel() for p in parameters)
         workload = Workload(
-            variants=[variant], work=lambda: None, owners=(variant,), inputs=self.heads, parameters=(count, count)
-        )
+            variants=[variant], work=lambda: None, owners=(variant,), inputs=self.heads, parameters=(count, count),
+            contents=self.heads if self.hidden is None else (*self.heads, self.hidden),
+        )  # fmt: skip
         if self.point.mode == "decode":
             self._decode(workload, variant)
             return workload
@@ -214,6 +215,7 @@ class SweepWorkloads(Workloads):
             work=lambda: None,
             owners=(block, optimiser),
             inputs=(states,),
+            contents=(states,),
             parameters=(sum(p.numel() for p in parameters), added),
         )
         self._set_work(workload, forward, variant, parameters, optimiser)

@@ -26,6 +26,7 @@ class Workload:
 
     `graph_on`: the CUDA device on which samples that are timed are replays of a graph of `work`, or None. `work` itself
     stays as it is, since nothing of a replay can be counted.
+    `contents`: inputs whose numbers may be others for a moment.
     `state`: of decoding, where it decodes. `attention`: statistics of its weights on these inputs.
     `parameters`: trainable ones of all that runs, and of them those that the variant brings. `flops`,
     `traffic_bytes`: counted over one sample, once it has run; `counted_as`: the implementation that ran while counting.
@@ -37,6 +38,7 @@ class Workload:
     prepare: Callable[[], None] | None = None
     owners: tuple[torch.nn.Module | torch.optim.Optimizer, ...] = ()
     inputs: tuple[Tensor, ...] = ()
+    contents: tuple[Tensor, ...] = ()
     state: list[Any] = field(default_factory=list)
     parameters: tuple[int, int]
     flops: float = 0.0

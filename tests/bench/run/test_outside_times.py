@@ -107,7 +107,7 @@ class Clocks:
         """True if foreign code whose samples take `seconds`, and are said to take `said` of that, is blamed."""
         (tmp_path / "mine.py").write_text("class Mine: pass", encoding="utf-8")
         cells = [timing("softmax"), timing(f"{tmp_path}/mine.py:Mine")]
-        times = OutsideTimes(lambda: float("nan"), on_gpu=False)
+        times = OutsideTimes(lambda: float("nan"), on_gpu=False, threads=1)
         for _ in range(count):
             for cell in cells:
                 times.note(SampleBegun(cell.key))
@@ -126,11 +126,29 @@ def test_late_messages_blame_nobody_and_hide_little(monkeypatch: pytest.MonkeyPa
     assert all(clocks.rounds(tmp_path, count, 0.012, said=0.5) for count in (5, 10, 40) for _ in range(50))
 
 
+def test_less_time_than_its_threads_computed_is_found_however_busy_the_machine_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Mine: pass", encoding="utf-8")
+    cells = [timing("softmax"), timing(f"{tmp_path}/mine.py:Mine")]
+
+    def is_blamed(wall: float, threads: int, on_gpu: bool = False) -> bool:
+        times = OutsideTimes(lambda: float("nan"), on_gpu, threads)
+        for at in range(10):
+            for cell in cells:
+                times.note(SampleBegun(cell.key))
+                # as late as messages of a busy machine are
+                times._began = times._began[0], times._began[1] - 0.05 * (at % 3), times._began[2]
+                times.note(SampleEnded(cell.key, wall if cell is cells[1] else 0.012, 0.012))
+        return bool(times.blamed(RoundsEnded(), cells))
+
+    assert is_blamed(0.004, threads=1) and is_blamed(0.003, threads=2)
+    assert not (is_blamed(0.012, threads=1) or is_blamed(0.006, threads=2) or is_blamed(0.004, threads=1, on_gpu=True))
+
+
 def test_a_record_without_times_needs_no_voucher() -> None:
     cell = timing("softmax")
     record = Record(cell=cell, outcome=Outcome.OK, machine=MACHINE)
-    assert OutsideTimes(lambda: 0.0, on_gpu=False).blamed(CellFinished(record), [cell]) == {}
+    assert OutsideTimes(lambda: 0.0, on_gpu=False, threads=1).blamed(CellFinished(record), [cell]) == {}
     timed = Measurement.of("step_seconds", 1.0, (1.0,))
     record = Record(cell=cell, outcome=Outcome.OK, machine=MACHINE, measurements=(timed,))
     # of our own code alone, which tells nothing after each sample
-    assert OutsideTimes(lambda: 0.0, on_gpu=False).blamed(CellFinished(record), [cell]) == {}
+    assert OutsideTimes(lambda: 0.0, on_gpu=False, threads=1).blamed(CellFinished(record), [cell]) == {}

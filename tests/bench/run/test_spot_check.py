@@ -24,6 +24,32 @@ class Leaks(Honest):
         return super().forward(query, key, value, mask) + value.mean(2, keepdim=True)
 
 
+class Late(Tensor):
+    pass
+
+
+class Lazy(Honest):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return super().forward(query, key, value, mask).as_subclass(Late)
+
+
+class Tired(Honest):
+    """Right for two calls, then cheap."""
+
+    calls = 0
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        self.calls += 1
+        return super().forward(query, key, value, mask) if self.calls < 3 else value
+
+
+class Empty(Honest):
+    """Memory that nobody has written, such as numbers that are none."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return torch.full_like(value, torch.nan)
+
+
 class Counts(Honest):
     """Has a state that a call changes."""
 
@@ -40,8 +66,8 @@ def foreign(tmp_path: Path) -> Spec:
     return Spec(f"{tmp_path}/mine.py:Mine")
 
 
-def watched(variant: ScoredVariant, spec: Spec, calls: int = 12) -> SpotCheck:
-    check = SpotCheck(spec, torch.device("cpu"), share=1.0)
+def watched(variant: ScoredVariant, spec: Spec, calls: int = 12, *, steady: bool = False) -> SpotCheck:
+    check = SpotCheck(spec, torch.device("cpu"), share=1.0, steady=steady)
     draw = torch.Generator().manual_seed(0)
     heads = [torch.randn(3, 2, 12, 8, generator=draw) for _ in range(3)]
     with check.watching([variant]):
@@ -69,3 +95,39 @@ def test_no_draw_and_no_state_of_the_run_changes(foreign: Spec) -> None:
     torch.manual_seed(7)
     watched(variant, foreign, calls=5)
     assert torch.equal(torch.rand(3), expected) and variant.calls == 5 and not variant._forward_hooks
+
+
+def test_outputs_of_samples_are_plain_and_stay_the_same(foreign: Spec) -> None:
+    def found(kind: type[ScoredVariant]) -> str:
+        return watched(kind(SHAPE).eval(), foreign, steady=True).found
+
+    assert "is a Late, which may be computed when" in found(Lazy)
+    assert "the same inputs give another output" in found(Tired) and "another output" in found(Empty)
+    assert found(Honest) == found(Counts) == ""
+    # in training it may draw numbers
+    assert "another output" not in watched(Tired(SHAPE).train(), foreign, calls=4, steady=True).found
+
+
+@pytest.mark.parametrize("by", ["content", "identity"])
+def test_outputs_that_are_kept_are_found_by_content_that_was_not_seen(by: str, foreign: Spec) -> None:
+    check = SpotCheck(foreign, torch.device("cpu"), share=1.0)
+    draw = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, 12, 8, generator=draw) for _ in range(2)]
+    before = [each.clone() for each in inputs]
+    kept: set[object] = set()
+    noise = iter([0.009, 0.001, 0.001] * 20)
+
+    def honest() -> float:
+        return next(noise)
+
+    def cheating() -> float:
+        """A sample's seconds on a busy machine, where an output is kept by what was drawn, or by place and version."""
+        place = tuple(float(x.sum()) if by == "content" else (x.data_ptr(), x._version) for x in inputs)
+        was_kept, seconds = place in kept, next(noise)
+        kept.add(place)
+        return 0.1 * seconds if was_kept else seconds
+
+    assert check.kept_outputs(inputs, honest) == "" and check.kept_outputs([], honest) == ""
+    cheating()
+    assert "it keeps outputs from call to call" in check.kept_outputs(inputs, cheating)
+    assert all(map(torch.equal, inputs, before))
