@@ -109,6 +109,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                         tried[kind] += cases
                         passed[kind] += good
     if tried:
-        terminalreporter.section("torture: cases tried and passed")
+        again = os.environ.get("ATTNBENCH_TEST_SEED", "0")
+        terminalreporter.section(f"torture: cases passed of those tried, ATTNBENCH_TEST_SEED={again}")
         for kind in sorted(tried):
-            terminalreporter.write_line(f"{kind:40} {tried[kind]:6} tried {passed[kind]:6} passed")
+            terminalreporter.write_line(f"{kind:52} {passed[kind]:6} / {tried[kind]:6}")
+        terminalreporter.write_line(f"{'all':52} {passed.total():6} / {tried.total():6}")

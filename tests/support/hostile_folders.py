@@ -9,17 +9,19 @@ import os
 import random
 import socket
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import structs
+from seeds import seed as seed_of
 
 from attnbench.bench.core.hashing import content_hash
 from attnbench.bench.core.record import Record
@@ -37,6 +39,7 @@ EXAMPLES = 40
 KEPT = ("correct", "predicted", "statistics", "sentence_statistics", "sentence_sets", "set_names")
 
 Json = dict[str, Any]
+Change = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def write_sound(folder: Path) -> None:
 
 def hostile_folders() -> list[HostileFolder]:
     """Every generated case, in an order that does not change."""
-    return [*_fields(), *_lines(), *_names(), *_places(), *_artifacts()]
+    return [*_fields(), *_lines(), *_names(), *_places(), *_artifacts(), *_packs()]
 
 
 # fields of Records
@@ -481,3 +484,99 @@ def _exchanged(artifact: str, key: str, content: Callable[[str], bytes]) -> Call
                 _append(folder, record.machine.id, [_line(values)])
 
     return change
+
+
+# packs of artifacts
+
+
+def _members(content: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {each.filename: archive.read(each) for each in archive.infolist()}
+
+
+def _zipped(members: list[tuple[str, bytes]], compression: int = zipfile.ZIP_STORED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive, warnings.catch_warnings():
+        # of a name that is there twice
+        warnings.simplefilter("ignore")
+        for name, content in members:
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def _rezipped(change: Callable[[dict[str, bytes]], list[tuple[str, bytes]]], compression: int = 0) -> Change:
+    return lambda content: _zipped(change(_members(content)), compression)
+
+
+def _in_directory(at: int, value: bytes) -> Change:
+    """These bytes at that place of each entry of the directory."""
+
+    def change(content: bytes) -> bytes:
+        changed, entry = bytearray(content), content.find(b"PK\x01\x02")
+        while entry >= 0:
+            changed[entry + at : entry + at + len(value)] = value
+            entry = content.find(b"PK\x01\x02", entry + 1)
+        return bytes(changed)
+
+    return change
+
+
+def _at_end(at: int, value: bytes) -> Change:
+    return lambda content: content[: len(content) - 22 + at] + value + content[len(content) - 22 + at + len(value) :]
+
+
+def _flipped_bits(number: int) -> Change:
+    def change(content: bytes) -> bytes:
+        draw, changed = random.Random(seed_of(number)), bytearray(content)
+        for _ in range(3 + len(content) // 500):
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+        return bytes(changed)
+
+    return change
+
+
+PACKS: dict[str, Change] = {
+    "cut in half": lambda content: content[: len(content) // 2],
+    "cut at its end": lambda content: content[:-10],
+    "empty": lambda content: b"",
+    "noise": lambda content: random.Random(0).randbytes(10_000),
+    "something before it": lambda content: b"x" * 1000 + content,
+    "something behind it": lambda content: content + b"x" * 1000,
+    "a long comment": lambda content: content[:-2] + b"\xff\xff" + b"PK\x05\x06" * 16_383,
+    "many members announced": _at_end(8, b"\xff\xff\xff\xff"),
+    "a long directory": _at_end(12, b"\xff\xff\xff\x7f"),
+    "a directory far away": _at_end(16, b"\xff\xff\xff\xff"),
+    "a directory at its beginning": _at_end(16, b"\0\0\0\0"),
+    "encrypted members": _in_directory(8, b"\x01\0"),
+    "an unknown compression": _in_directory(10, b"\x63\0"),
+    "members of 4 GB": _in_directory(20, b"\xfe\xff\xff\xff\xfe\xff\xff\xff"),
+    "long names": _in_directory(28, b"\xff\xff"),
+    "members before the beginning": _in_directory(42, b"\xff\xff\xff\xff"),
+    "compressed members": _rezipped(lambda members: [*members.items()], zipfile.ZIP_DEFLATED),
+    "a bomb": _rezipped(lambda members: [(name, b"\0" * 100_000_000) for name in members][:2], zipfile.ZIP_DEFLATED),
+    "other contents": _rezipped(lambda members: [(name, b"[]") for name in members]),
+    "exchanged contents": _rezipped(lambda members: [*zip(members, reversed(members.values()), strict=True)]),
+    "names outside": _rezipped(lambda members: [(f"../../{name}", each) for name, each in members.items()]),
+    "odd names": _rezipped(lambda members: [(f"\x1b[2J\n{name}", each) for name, each in members.items()]),
+    "names without content": _rezipped(lambda members: [(name, b"") for name in members]),
+    "names twice": _rezipped(lambda members: [(name, b"[]") for name in members] + [*members.items()]),
+    "a thousand members": _rezipped(lambda members: [*members.items()] + [(f"{n:024}.npz", b"") for n in range(1000)]),
+    **{f"flipped bits {number}": _flipped_bits(number) for number in range(6)},
+}
+
+
+def _packs() -> Iterator[HostileFolder]:
+    def change(folder: Path, write: Callable[[Path], object]) -> None:
+        Store(folder, lambda text: None).pack()
+        for path in sorted((folder / "artifacts").glob("*.zip")):
+            write(path)
+
+    for name, changed in PACKS.items():
+        write = partial(_rewrite, changed)
+        yield HostileFolder(f"pack: {name}", partial(change, write=write))
+    for name, made in KINDS.items():
+        yield HostileFolder(f"pack: {name}", partial(change, write=lambda path, made=made: path.unlink() or made(path)))
+
+
+def _rewrite(changed: Change, path: Path) -> None:
+    path.write_bytes(changed(path.read_bytes()))

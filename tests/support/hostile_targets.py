@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from hostile_plugins import TASK_PARTS
+
 LAYER = """
 import os, sys, time
 import torch
@@ -46,6 +48,8 @@ CODE = {
     "an exception without text": "raise type('Odd', (Exception,), {'__str__': lambda self: 1 / 0})",
     "endless recursion": "f = lambda: f(); f()",
     "100 GB": "bytearray(100 * 2**30)",
+    "memory little by little": "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))\n"
+    "kept = []\nwhile True: kept.append(bytearray(2**28))",
     "closes all files": "os.closerange(0, 200)",
     "writes everywhere": "for n in range(3, 64):\n    try: os.write(n, b'\\n{}\\n[]' * 99)\n    except OSError: pass",
     "kills its parent": "os.kill(os.getppid(), 9)",
@@ -132,4 +136,61 @@ def hostile_targets() -> dict[str, Callable[[Path], object]]:
         add(f"with {name}", beside=found_code.replace("\n    ", "\n"))
     for name, code in FORWARDS.items():
         add(f"returns {name}", run=code.replace("\n        ", "\n"))
+    return found
+
+
+def _import(module: str) -> str:
+    return f"__import__('{module}')"
+
+
+HOSTILE_CALLS = {
+    "an exit": f"m(x) if {_import('os')}._exit(0) else x",
+    "an exit of Python": f"{_import('sys')}.exit(0)",
+    "a kill of its parent": f"{_import('os')}.kill({_import('os')}.getppid(), 9)",
+    "a kill of its group": f"{_import('os')}.killpg(0, 9)",
+    "forks": f"[{_import('os')}.fork() for _ in range(3)] and m(x)",
+    "a hang": f"{_import('time')}.sleep(1000)",
+    "a list without end": "[1 for _ in iter(int, 1)]",
+    "a large power": "9 ** 9 ** 9",
+    "100 GB": "bytearray(100 * 2**30)",
+    "output": "print('x' * 30_000_000) or m(x)",
+    "a long message": "(_ for _ in ()).throw(ValueError('x' * 10_000_000))",
+    "an odd message": "(_ for _ in ()).throw(ValueError(chr(27) + chr(0xd800) + chr(0x202e)))",
+    "an input that it changes": "m(x.zero_())",
+    "a layer that it changes": "m.project.weight.data.zero_().sum() + m(x)",
+    "an output that grows": "setattr(m, 'n', getattr(m, 'n', 0) + 1) or m(x) + m.n",
+    "another function": f"setattr({_import('torch')}, 'equal', lambda *_: True) or m(x)",
+    "a setting": f"{_import('torch')}.set_default_dtype({_import('torch')}.float64) or m(x)",
+    "no names": "globals().clear() or m(x)",
+    "no modules": f"{_import('sys')}.modules.clear() or m(x)",
+    "code": "exec('import os; os._exit(1)') or m(x)",
+    "a segmentation fault": f"{_import('ctypes')}.string_at(0)",
+    "descriptors closed": f"{_import('os')}.closerange(0, 200) or m(x)",
+    "no end": "m(x",
+    "a statement": "import os",
+    "an assignment": "(y := m(x))",
+    "a function": "lambda: m(x)",
+    "a coroutine": "await m(x)",
+    "no tensor": "'x'",
+    "nothing": "()",
+    "a name that nobody knows": "nothing(x)",
+    "a NUL": "m(x)\0",
+    "deep brackets": "(" * 400 + "m(x)" + ")" * 400,
+    "a deep sum": "+".join(["m(x)"] * 150),
+    "another length": "m(x)[:, :-1]",
+    "another form": "m(x).flatten()",
+    "a list in itself": "(lambda a: a.append(a) or a)([])",
+}
+"""Calls of a sound layer, as `--call` takes them."""
+
+
+def hostile_tasks() -> dict[str, Callable[[Path], object]]:
+    """What writes each file with a task, by its name."""
+    found = dict(FILES)
+    for part, template in TASK_PARTS.items():
+        before = next(line for line in template.split("\n") if "{code}" in line).partition("{code}")[0]
+        for name, code in CODE.items():
+            text = template.replace("{code}", f"\n{before}".join(code.split("\n")))
+            text = f"import os, sys, time\n{text}\nMine = Plugin\n"
+            found[f"{part}: {name}"] = lambda path, text=text: path.write_text(text, encoding="utf-8")
     return found

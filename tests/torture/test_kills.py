@@ -107,12 +107,13 @@ def test_runs(extent: Extent, tally: Tally, tmp_path: Path) -> None:
     for number in range(15 if extent.all_cases else 5):
         folder = tmp_path / f"kill-{number}"
         folder.mkdir()
-        of_child, at = number % 3 == 0, drawn.uniform(0.1, length)
+        of_child, at = number % 2 == 0, drawn.uniform(0.1, length)
         command = Command(*RUN, folder=folder, variables=variables)
         time.sleep(at)
         children = command.children()
         if of_child and children:
-            drawn.choice(children).kill()
+            # the server, a supervisor and a worker in turn, as they were started
+            sorted(children, key=lambda each: each.pid)[number // 2 % len(children)].kill()
         else:
             command.send(signal.SIGKILL)
         ended = command.ended(600.0)

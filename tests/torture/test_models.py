@@ -95,6 +95,7 @@ def problem_of(model: Path) -> str | None:
     return f"it took {spent:.0f} s" if spent > SECONDS else None
 
 
+@pytest.mark.slow  # transformers is imported in a child; the quicker case is below
 def test_models(extent: Extent, tally: Tally, sound: Path, tmp_path: Path) -> None:
     """models of strangers: one line that names the file, within the time of a question, or read."""
     for name, make in extent.of(cases(), sample=1):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from pathlib import Path
 
 from commands_under_test import Command
+from seeds import seed
 from tally import Extent, Tally
 
 TASK, PRESET = "sweep[batch=1,heads=1,length=64]", "smoke[timing_seconds=30]"
@@ -65,6 +67,20 @@ def test_signals(extent: Extent, tally: Tally, tmp_path: Path) -> None:
             said = f"attnbench: interrupted by {number.name}; finished results are kept, and the same command resumes"
             problem = problem or (None if lines == [said] else f"it said {lines}")
         tally.check(name, problem)
+    tally.verdict()
+
+
+def test_interrupts(extent: Extent, tally: Tally, tmp_path: Path) -> None:
+    """interrupts at random moments: one line, exit code 130, and no process a second later."""
+    drawn = random.Random(seed())
+    for number in range(30 if extent.all_cases else 1):
+        # to the measuring and beyond: samples are taken for 30 s
+        moment = drawn.uniform(0.0, 8.0)
+        command = Command(*RUN, folder=tmp_path)
+        wait_for(command, "start", tmp_path)
+        time.sleep(moment)
+        command.send(signal.SIGINT)
+        tally.check(f"{number}, after {moment:.2f} s", command.ended(30.0).problem(130))
     tally.verdict()
 
 
