@@ -18,7 +18,7 @@ from ...variants.contract import AttentionShape, Mask, Variant
 from ..core.errors import Unsupported
 from .result import Measured
 from .subject import Change
-from .variant import VariantFactory, VariantSource, build, with_heads
+from .variant import VariantFactory, VariantSource, build, seed_draws, with_heads
 
 BASE_LENGTH = 96
 """Positions of the short form: one tile of the kernels and a part of the next."""
@@ -233,7 +233,7 @@ class Case:
     def forward(self, inputs: Inputs, valid: Tensor | None = None, **more: Any) -> Tensor:
         if self.kind == "training":
             # noise of training must not look like a leak
-            torch.manual_seed(self.seed)
+            seed_draws(self.seed)
         with self.widened(self.shape.dtype):
             return self.module(inputs.query, inputs.key, inputs.value, self.mask(valid, **more), inputs.states)
 
@@ -407,7 +407,7 @@ class Case:
                 case = self.with_module(module, setting=setting)
             inputs = case.inputs()
             if setting.kind == "training":
-                torch.manual_seed(self.seed)
+                seed_draws(self.seed)
                 before = torch.get_rng_state()
                 case.run(inputs)
                 if not torch.equal(before, torch.get_rng_state()):
@@ -436,7 +436,7 @@ def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
     case = Case(lambda _: module, shape, RunSetting(min(shape.max_length, 33)), seed, module=module.train())
     trained = [p for p in module.parameters() if p.requires_grad]
     for salt in range(STEPS):
-        torch.manual_seed(seed)
+        seed_draws(seed)
         with torch.enable_grad():
             loss = case.forward(case.inputs(salt=100 + salt)).square().mean()
             loss = loss if (extra := module.auxiliary_loss()) is None else loss + extra

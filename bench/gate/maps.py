@@ -23,7 +23,7 @@ from .case import Case, Inputs, RunSetting, gap
 from .gradients import directions, small
 from .result import Answers, Measured, NotJudged
 from .twins import FACTOR, SLOW, differences, examined
-from .variant import EAGER, build, with_heads
+from .variant import EAGER, build, seed_draws, with_heads
 
 COMMON_SCORES = (10.3, 1000.3, 10000.3)
 COUNTS = (1000, 3000)
@@ -333,7 +333,7 @@ def _not_dropped(case: Case, dropped: Case, inputs: Inputs) -> str:
 
 def _draws(dropped: Case, inputs: Inputs, count: int) -> Tensor:
     """(count, batch, heads, queries, head_dim): outputs in training, each with dropout of its own."""
-    torch.manual_seed(dropped.seed)
+    seed_draws(dropped.seed)
     dropped.module.train()
     found = torch.stack([dropped.run(inputs).double() for _ in range(count)])
     dropped.module.eval()

@@ -337,7 +337,7 @@ def steps_equal_forward(case: Case) -> Answers:
     length = min(case.length, INTERPRETED_STEPS) if case.interpreted else case.length
     batch = case.batch if case.own else max(3, case.batch)
     inputs = case.inputs(length, batch=batch)
-    outputs, expected = decoded(case, [inputs])[0][0], case.run(inputs)
+    outputs, expected = _decoded_once(case, length, batch)[0][0], case.run(inputs)
     error = _decoding_error(case, outputs, expected)
     detail = f"{length} steps of {batch}, {case.place}"
     if error > case.tolerance:
@@ -374,7 +374,7 @@ def state_as_declared(case: Case) -> Answers:
     if declared is None:
         yield Measured(1.0, 0.0, "it decodes, but `state_bytes` is None")
         return
-    state = decoded(case, [case.inputs(length, batch=1)])[1][0]
+    state = _decoded_once(case, length, 1)[1][0]
     actual = sum(storage for storage in storages(state).values())
     # what is held may be compared with that of a longer sequence, never what is declared
     roomy = case.module.state_bytes(replace(case.shape, max_length=max(length, STATE_ROOM))) or declared
@@ -382,6 +382,15 @@ def state_as_declared(case: Case) -> Answers:
     low, high = (actual, declared) if actual < declared else (roomy, actual)
     ratio = (high - STATE_SLACK_BYTES) / max(1, low)
     yield Measured(max(1.0, ratio), STATE_FACTOR, f"{actual} bytes held, {declared} declared after {length} tokens")
+
+
+def _decoded_once(case: Case, length: int, batch: int) -> tuple[list[Tensor], list[Any]]:
+    """`decoded` of inputs of one size, once: at the length to be measured outputs and states are of the same tokens."""
+    key = "decoded", length, batch
+    if key not in case.memo:
+        case.memo[key] = decoded(case, [case.inputs(length, batch=batch)])
+    found: tuple[list[Tensor], list[Any]] = case.memo[key]
+    return found
 
 
 def decoded(case: Case, streams: list[Inputs]) -> tuple[list[Tensor], list[Any]]:

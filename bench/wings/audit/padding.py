@@ -12,7 +12,6 @@ from torch import Tensor
 from ...gate import traces
 from ...gate.result import Answers, Measured, NotJudged, error_text
 from ...gate.subject import Change
-from .calls import NAMES
 from .numerics import AMOUNT_ALLOWED, draws
 from .program import masks, setup
 from .subject import STILL, ForeignSubject
@@ -66,30 +65,34 @@ def amount(subject: ForeignSubject) -> Answers:
     if any(answer.value > answer.allowed for answer in draws(subject)):
         yield NotJudged("outputs are random")
         return
-    length, kind, causal = convention.length, convention.kind, subject.masks_and_looks_back
-    tokens = length - length // 4 - 3
-    valid = (torch.arange(length) < tokens)[None]
-    inputs = subject.draw(1, length)
-    short = subject.part(inputs, 0, tokens)
-    padded = subject.outputs(inputs, valid, causal)[:, :tokens]
-    try:
-        alone = subject.outputs(short, None, causal)
-    except Exception:
-        yield NotJudged(f"it takes no {tokens} positions", verdict="not tried")
-        return
-    size = float((padded - alone).abs().max() / alone.std().clamp(min=1e-30))
+    length, causal = convention.length, subject.masks_and_looks_back
+    # together, since a mask may be taken from the first sequence
+    counts = (length - length // 4 - 3, length - 1, length // 3, 1)
+    valid = torch.arange(length) < torch.tensor(counts)[:, None]
+    inputs = subject.draw(len(counts))
+    padded, tried = subject.outputs(inputs, valid, causal), 0
     call, plain = (convention.call(padded=masked, causal=causal) for masked in (True, False))
-    cut = f"[:, :, :{tokens}]" if kind == "qkv" else f"[:, :{tokens}]"
-    program = (
-        *setup(subject.convention, call, valid, causal, batch=1),
-        f"torch.manual_seed(0); a = ({call}){convention.turned}[:, :{tokens}]",
-        f"{convention.names} = {', '.join(name + cut for name in NAMES[kind])}",
-        *masks(plain, 1, tokens, None, causal),
-        f"torch.manual_seed(0); b = ({plain}){convention.turned}",
-        "print((a - b).abs().max() / b.std())",
-    )
-    text = f"{length - tokens} padded positions behind {tokens} tokens move them by {size:.2g}"
-    yield Measured(size, AMOUNT_ALLOWED, text, program)
+    cut = "x[{0}:{0} + 1, :, :{1}]" if convention.kind == "qkv" else "x[{0}:{0} + 1, :{1}]"
+    for at, tokens in enumerate(counts):
+        try:
+            alone = subject.outputs(subject.part(tuple(x[at : at + 1] for x in inputs), 0, tokens), None, causal)
+        except Exception:
+            # of blocks alone
+            continue
+        tried += 1
+        size = float((padded[at : at + 1, :tokens] - alone).abs().max() / alone.std().clamp(min=1e-30))
+        program = (
+            *setup(subject.convention, call, valid, causal, batch=len(counts)),
+            f"torch.manual_seed(0); a = ({call}){convention.turned}[{at}, :{tokens}]",
+            f"{convention.names}, = [{cut.format(at, tokens)} for x in ({convention.names},)]",
+            *masks(plain, 1, tokens, None, causal),
+            f"torch.manual_seed(0); b = ({plain}){convention.turned}[0]",
+            "print((a - b).abs().max() / b.std())",
+        )
+        text = f"{length - tokens} padded positions behind {tokens} tokens move them by {size:.2g}"
+        yield Measured(size, AMOUNT_ALLOWED, text, program)
+    if not tried:
+        yield NotJudged(f"it takes no {counts[0]} positions", verdict="not tried")
 
 
 def batch(subject: ForeignSubject) -> Answers:

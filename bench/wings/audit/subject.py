@@ -30,6 +30,7 @@ from ...core.errors import SelectionError
 from ...gate.case import Widened
 from ...gate.result import Measured
 from ...gate.subject import Change
+from ...gate.variant import seed_draws
 from .away import DTYPES, Away, at_the_code, is_module
 from .calls import NAMES, Call, Convention, Inputs, Kind
 from .program import of_change, with_out
@@ -308,7 +309,7 @@ def run_raw(
     call: Call, module: Any, kind: Kind, inputs: Inputs, valid: Tensor | None, causal: bool, seed: int = 0
 ) -> Any:
     """The result of one call as it is; random numbers are those of the seed each time."""
-    torch.manual_seed(seed)
+    seed_draws(seed)
     return called(call, module, kind, inputs, Mask(valid, causal))
 
 

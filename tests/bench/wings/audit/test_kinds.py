@@ -347,6 +347,13 @@ class PaddedQueries(Padded):
         return torch.where(mask[:, None, :, None], 0.0, -1e4).expand(-1, 1, -1, mask.shape[1])
 
 
+class PaddedAsTheFirst(Padded):
+    """As many keys as the first sequence has, and the mask besides."""
+
+    def seen(self, mask):
+        return (mask & (torch.arange(mask.shape[1]) < mask[0].sum()))[:, None, None]
+
+
 class PaddedNotCompiled(Padded):
     def seen(self, mask):
         return super().seen(mask | torch.compiler.is_compiling())
@@ -438,6 +445,7 @@ FAULTS = [
     (DropsHeads, "dropout"),
     (DropsWithoutScale, "dropout"),
     (PaddedQueries, "padding"),
+    (PaddedAsTheFirst, "amount of padding"),
     (PaddedNotCompiled, "compile"),
     (WindowOf24, "window"),
     (WindowWithoutNumbers, "empty rows"),
