@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,7 +57,8 @@ def dashboard(
             for name, chart in figures_of(report).items()
         }
         charts |= {f"overview-{name}": chart for name, chart in overview_figures(api.overview(reports)).items()}
-        save(charts, out / "figures", figures)
+        # the folder may come from others, who may have planted links in it
+        save(charts, out / "figures", figures, follow=False)
         say(f"{out / 'figures'}: {counted(len(charts), 'figure')}")
 
 
@@ -126,14 +128,21 @@ def _needs_addresses() -> None:
         )
 
 
-def save(charts: Mapping[str, Any], folder: Path, picture: Picture) -> None:
-    """Writes each chart under its name; raises StoreError where the folder cannot be written."""
+def save(charts: Mapping[str, Any], folder: Path, picture: Picture, *, follow: bool = True) -> None:
+    """Writes each chart under its name; without `follow`, the folder must be no link.
+
+    Raises StoreError where it cannot be written.
+    """
     from ..core.errors import StoreError
+    from ..core.files import replacing
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, chart in charts.items():
-            chart.save(str(folder / f"{name}.{picture.value}"))
+            drawn = StringIO() if picture is Picture.SVG else BytesIO()
+            chart.save(drawn, format=picture.value)
+            content = drawn.getvalue()
+            with replacing(folder / f"{name}.{picture.value}", follow=follow) as file:
+                file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise StoreError(f"cannot write {folder}: {error.strerror or error}; name another folder with --out") from None
 

@@ -13,7 +13,11 @@ from commands_under_test import run_command
 from hostile_folders import write_sound
 from tally import Extent, Tally
 
-pytest.importorskip("altair", reason="the extra dashboard is not installed")
+from attnbench.bench.cli.options import Picture
+from attnbench.bench.cli.pages import save
+from attnbench.bench.core.errors import StoreError
+
+altair = pytest.importorskip("altair", reason="the extra dashboard is not installed")
 
 RUN = ("run", "--variants", "softmax", "--task", "recall", "--preset", "smoke[steps=4,evaluate_every=2]", "--lanes",
        "train", "--seeds", "1", "--threads", "1", "--offline", "--device", "cpu", "--results", "place")  # fmt: skip
@@ -84,3 +88,24 @@ def test_links(extent: Extent, tally: Tally, sound: Path, tmp_path: Path, monkey
         for place, is_folder in extent.of(places, sample=2):
             tally.check(f"{name}: {place}", problem_of(name, place, is_folder, sound, tmp_path / "folder"))
     tally.verdict()
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_figure_is_never_written_through_a_link(tmp_path: Path, is_folder: bool) -> None:
+    chart = altair.Chart(altair.Data(values=[{"x": 1}])).mark_point().encode(x="x:Q")
+    place, victim = tmp_path / "site" / "figures", tmp_path / "victim"
+    victim.mkdir()
+    (victim / "a.svg").write_bytes(b"precious")
+    place.parent.mkdir()
+    if is_folder:
+        place.symlink_to(victim)
+        with pytest.raises(StoreError, match="got a link"):
+            save({"a": chart}, place, Picture.SVG, follow=False)
+    else:
+        place.mkdir()
+        (place / "a.svg").symlink_to(victim / "a.svg")
+        save({"a": chart}, place, Picture.SVG)
+        assert (place / "a.svg").read_text(encoding="utf-8").startswith("<svg") and not (place / "a.svg").is_symlink()
+        save({"a": chart}, place, Picture.PNG)
+        assert (place / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (victim / "a.svg").read_bytes() == b"precious"
