@@ -64,15 +64,16 @@ USED_MEMORY = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds with the factor of their uncertainty, and the guesses for its attention, one a kind of layer."""
+    """Seconds with the factor of their uncertainty, the bytes of the cache, and the guesses, one a kind of layer."""
 
     seconds: float
     factor: float
+    cache_bytes: int
     guesses: tuple[Guess, ...]
 
 
-Both = tuple[tuple[Cost, int] | None, tuple[Cost, int] | None]
-"""The prefill and the next token, each with the bytes of the cache."""
+Both = tuple[Cost | None, Cost | None]
+"""The prefill and the next token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +87,8 @@ class ModelOnDevice:
     factor_of_rest: float = 1.0
     bytes_per_weight: float = 2.0
 
-    def cost(self, attention: Spec, mode: Mode, length: int) -> tuple[Cost, int] | None:
-        """The prefill (`forward`) or the next token (`decode`) of one sequence, and the bytes of its cache.
+    def cost(self, attention: Spec, mode: Mode, length: int) -> Cost | None:
+        """The prefill (`forward`) or the next token (`decode`) of one sequence.
 
         None of an attention that is not causal or cannot decode.
         """
@@ -104,7 +105,8 @@ class ModelOnDevice:
         seconds = rest + sum(one.seconds for one, _ in each)
         high = rest * self.factor_of_rest + sum(one.seconds * self.factor(self.device.kind, one) for one, _ in each)
         guesses = tuple(dict.fromkeys(one for one, _ in each))
-        return Cost(seconds=seconds, factor=high / seconds, guesses=guesses), sum(kept for _, kept in each)
+        kept = sum(kept for _, kept in each)
+        return Cost(seconds=seconds, factor=high / seconds, cache_bytes=kept, guesses=guesses)
 
     def _layer(self, spec: Spec, mode: Mode, length: int) -> tuple[Guess, int] | None:
         """The best guess for one layer, by whatever kernel of softmax was timed on a card."""
@@ -158,11 +160,11 @@ def choose_for_model(
         elif variants is None:
             # the rows of its kernels stand for it
             asked = tuple(spec for spec in asked if spec != Spec(REFERENCE))
-        released = served.cost(shape.released, "forward", length), served.cost(shape.released, "decode", length)
-        costs = {
-            str(spec): (served.cost(spec, "forward", length), served.cost(spec, "decode", length))
-            for spec in dict.fromkeys(asked)
+        both: dict[Spec, Both] = {
+            spec: (served.cost(spec, "forward", length), served.cost(spec, "decode", length))
+            for spec in dict.fromkeys((shape.released, *asked))
         }
+        costs = {str(spec): both[spec] for spec in asked}
     weights = served.bytes_per_weight * shape.parameters()
     free = USED_MEMORY * served.device.memory_bytes - weights
 
@@ -170,14 +172,13 @@ def choose_for_model(
         found = costs[name][at]
         if found is None:
             return EMPTY
-        one, words = found[0], f"{duration(found[0].seconds)} ×÷{found[0].factor:.1f}"
-        mark = max((MARKS[each.evidence] for each in one.guesses), key=[*MARKS.values()].index)
-        return TableCell(
-            text=words, value=one.seconds, low=one.seconds / one.factor, high=one.seconds * one.factor, note=mark
-        )
+        seconds, factor = found.seconds, found.factor
+        mark = max((MARKS[each.evidence] for each in found.guesses), key=[*MARKS.values()].index)
+        words = f"{duration(seconds)} ×÷{factor:.1f}"
+        return TableCell(text=words, value=seconds, low=seconds / factor, high=seconds * factor, note=mark)
 
     def kept(name: str) -> float | None:
-        return None if (found := costs[name][1]) is None else float(found[1])
+        return None if (found := costs[name][1]) is None else float(found.cache_bytes)
 
     def batch(name: str) -> TableCell:
         held = kept(name)
@@ -195,7 +196,7 @@ def choose_for_model(
     ]  # fmt: skip
     rows = [
         Row(name=name, entries=cells_of(columns, name), reason="" if all(found) else "has no causal form that decodes")
-        for name, found in sorted(costs.items(), key=lambda item: item[1][0][0].seconds if item[1][0] else 0.0)
+        for name, found in sorted(costs.items(), key=lambda item: item[1][0].seconds if item[1][0] else 0.0)
     ]
     quality = Column(name="quality", title=f"decided against {REFERENCE}, up to {longest:,} tokens",
                      description="verdicts of the boards with both; others are undecided")  # fmt: skip
@@ -207,7 +208,7 @@ def choose_for_model(
         name=f"model/{name}/{length}/{served.device.name}",
         title=f"{name} at {length:,} tokens",
         question=f"What does each attention cost in {name} at {length:,} tokens on one {served.device.card}?",
-        headline=_headline(shape, released, free, length, longest),
+        headline=_headline(shape, both[shape.released], free, length, longest),
         columns=plain_columns(columns),
         ranked=(),
         unranked=tuple(rows),
@@ -276,7 +277,7 @@ def _whole_models(timings: Sequence[Timing]) -> Iterator[tuple[str, float]]:
         for length, seconds in one["seconds"].items():
             found = served.cost(Spec(REFERENCE), one["mode"], int(length))
             if found:
-                yield one["device"], math.log(found[0].seconds / seconds)
+                yield one["device"], math.log(found.seconds / seconds)
 
 
 def _quality(judged: Judgement, margins: Requirements, name: str) -> TableCell:
@@ -299,8 +300,8 @@ def _quality(judged: Judgement, margins: Requirements, name: str) -> TableCell:
 def _headline(shape: ModelShape, released: Both, free: float, length: int, longest: int) -> str:
     """The model as it was released, and how far its quality is known."""
     said = ""
-    if (one := released[0]) and (two := released[1]):
-        prefill, (token, held) = one[0], two
+    if (prefill := released[0]) and (token := released[1]):
+        held = token.cache_bytes
         fit = f"{counted(int(free // held), 'sequence')} fit" if free > held else "no sequence fits beside the weights"
         said = (
             f"As released ({shape.released}): prefill {duration(prefill.seconds)}, a token {duration(token.seconds)}, "

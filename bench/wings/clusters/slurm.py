@@ -279,7 +279,9 @@ class SlurmExecutor:
                 self.folder / "%j", cluster=options.cluster, slurm_max_num_timeout=MOST_TIMEOUTS + 1
             )
         except RuntimeError as error:
-            raise SelectionError(f"expected a machine that can submit to slurm: {error}") from None
+            raise SelectionError(
+                f"expected a machine that can submit to slurm: {error}; cluster=local tries it here"
+            ) from None
         more: dict[str, Any] = {name.replace("-", "_"): value for name, value in options.sbatch.items()}
         partition = options.partition or more.pop("partition", None)
         engine.update_parameters(

@@ -110,7 +110,7 @@ def judging(
         kept = Verdicts.of(spec, causal, str(place), Path(results), again=retry)
         if kept.audit is None and (audit := read_group("attnbench.functions").points.get("audit")) and ":" in spec.name:
             notice(f"audit: testing {spec} as it is")
-            kept = kept.with_audit(_audited(loaded(audit), spec, causal))
+            kept = kept.with_more(audit=_audited(loaded(audit), spec, causal))
         page = partial(judge_report, str(spec), audited=kept.audit or Audited())
         if kept.audit is not None:
             yield page(None)
@@ -120,7 +120,7 @@ def judging(
             if not by_gate.problem:
                 traits = ask(VARIANTS, spec.name, AskTraits(spec, by_gate.causal))
                 by_gate = replace(by_gate, sees_order=traits.sees_order, projects=traits.projects)
-            kept = kept.with_gate(by_gate)
+            kept = kept.with_more(examined=by_gate)
         examined = kept.examined
         assert examined is not None
         yield page(examined)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -52,19 +52,14 @@ class Verdicts:
                 return cls(file=file, audit=found.audit, examined=found.examined)
         return cls(file=file)
 
-    def with_audit(self, audit: Audited) -> Self:
-        return replace(self, audit=audit)._kept()
-
-    def with_gate(self, examined: Examined) -> Self:
-        return replace(self, examined=examined)._kept()
-
-    def _kept(self) -> Self:
+    def with_more(self, **found: Audited | Examined) -> Self:
+        """With an `audit` or what was `examined`, which is kept."""
+        more = replace(self, **found)  # type: ignore[arg-type]
         if self.file is not None:
-            content = {name: asdict(part) for name in ("audit", "examined") if (part := getattr(self, name))}
             # without it the next command tests anew
             with suppress(OSError), replacing(self.file) as file:
-                file.write(msgspec.json.encode(content))
-        return self
+                file.write(msgspec.json.encode(_KeptVerdicts(audit=more.audit, examined=more.examined)))
+        return more
 
 
 @dataclass(frozen=True, slots=True)

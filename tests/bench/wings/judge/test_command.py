@@ -274,7 +274,7 @@ def test_verdicts_are_kept_until_the_code_changes(leaks, tmp_path, monkeypatch):
 
 def test_a_damaged_verdict_is_made_anew(tmp_path):
     file = tmp_path / "judged" / "a.json"
-    verdicts.Verdicts(file=file).with_audit(Audited(verdict="nothing fails"))
+    verdicts.Verdicts(file=file).with_more(audit=Audited(verdict="nothing fails"))
     assert json.loads(file.read_text())["audit"]["verdict"] == "nothing fails"
     file.write_text('{"audit": 3}')
     with pytest.raises(StoreError, match="not verdicts"):
