@@ -323,13 +323,13 @@ def default_text(data_dir: Path | None, notice: Callable[[str], None]) -> Path:
     return found
 
 
-def gap_closed(before: float, after: float, reference: float) -> float:
-    """Share of what a conversion lost, of costs, and that fine-tuning won back; NaN where nothing was lost.
+def gap_closed(before: float, after: float, reference: float, margin: float = 0.0) -> float:
+    """Share of what a conversion lost, of costs, and that fine-tuning won back; NaN where no more than a margin was.
 
     >>> gap_closed(before=3.0, after=2.25, reference=2.0)
     0.75
     """
-    return (before - after) / (before - reference) if before > reference else math.nan
+    return (before - after) / (before - reference) if before > reference + margin else math.nan
 
 
 def tables_of(records: Sequence[Record], to: str) -> list[Rows]:
@@ -363,10 +363,10 @@ def tables_of(records: Sequence[Record], to: str) -> list[Rows]:
         steps = record.cell.preset.get("steps", 0)
         costs.append(_row(f"{record.cell.variant}, {steps} steps, seed {record.cell.seed}", record, names_shown))
         if own is not None and lost is not None and str(record.cell.variant) == to:
-            share = gap_closed(*(-metric.sign * value_of(each, metric.name) for each in (lost, record, own)))
-            gaps.append(
-                (f"seed {record.cell.seed}", "nothing was lost zero-shot" if math.isnan(share) else f"{share:.0%}")
-            )
+            margin = metric.margin / metric.points
+            share = gap_closed(*(-metric.sign * value_of(each, metric.name) for each in (lost, record, own)), margin)
+            words = f"no more than {margin:g} was lost zero-shot" if math.isnan(share) else f"{share:.0%}"
+            gaps.append((f"seed {record.cell.seed}", words))
     last = next((record for record in reversed(tuned) if str(record.cell.variant) == to), lost)
     zeros = zeros_of(last) if last is not None else {}
     shares: Rows = [(f"layer {layer}", *(f"{share:.0%}" for share in heads)) for layer, heads in zeros.items()]

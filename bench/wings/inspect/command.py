@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from ...store.store import Store
     from .load_model import LoadedModel
 
-Trained = Annotated[str, typer.Argument(help="Key of a trained cell, or its beginning; any other word lists the keys.")]
+Trained = Annotated[str, typer.Argument(help="Key of a trained cell, or its beginning; without it, the keys.")]
 
 
 @command("Read", "attnbench inspect 3f2a --example 0")
 def inspect(
-    cell: Trained,
+    cell: Trained = "",
     sentence: Annotated[
         list[str] | None, typer.Option("--sentence", help="Text to translate or to continue; repeatable.")
     ] = None,
@@ -80,7 +80,7 @@ def inspect(
 
 @command("Read", "attnbench sample 3f2a")
 def sample(
-    cell: Trained,
+    cell: Trained = "",
     prompt: Annotated[str, typer.Option(help="Beginning of the text.", show_default="a line end")] = "\n",
     count: Annotated[int, typer.Option(help="Number of tokens to generate.", min=1)] = 500,
     temperature: Annotated[

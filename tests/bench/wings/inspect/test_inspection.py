@@ -112,6 +112,8 @@ COMMITTED = str(Path(__file__).parents[4] / "results")
 
 
 def test_a_word_that_is_no_key_lists_the_cells_that_have_it():
+    # without a key too they are listed
+    assert "got '', which fits" in answer(["sample", "--results", COMMITTED]).errors
     found = answer(["sample", "gate+softmax", "--results", COMMITTED])
     first, *cells, more = found.errors.rstrip("\n").split("\n")
     assert found.code == 2 and "gate+softmax" in first
