@@ -364,7 +364,8 @@ def tables_of(records: Sequence[Record], to: str) -> list[Rows]:
         costs.append(_row(f"{record.cell.variant}, {steps} steps, seed {record.cell.seed}", record, names_shown))
         if own is not None and lost is not None and str(record.cell.variant) == to:
             margin = metric.margin / metric.points
-            share = gap_closed(*(-metric.sign * value_of(each, metric.name) for each in (lost, record, own)), margin)
+            before, after, reference = (-metric.sign * value_of(each, metric.name) for each in (lost, record, own))
+            share = gap_closed(before, after, reference, margin)
             words = f"no more than {margin:g} was lost zero-shot" if math.isnan(share) else f"{share:.0%}"
             gaps.append((f"seed {record.cell.seed}", words))
     last = next((record for record in reversed(tuned) if str(record.cell.variant) == to), lost)

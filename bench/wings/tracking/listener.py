@@ -85,17 +85,15 @@ class Tracker(RunListener, ABC):
             case CellStarted(key) if key in self._cells:
                 self._run_of(self._cells[key])
             case TrainingProgress() if event.validated and event.key in self._cells:
-                values = {"train/loss": event.loss, "validation/loss": event.validation_loss}
-                self._tell(
-                    self._cells[event.key], event.validated, values | {f"validation/{event.metric}": event.value}
-                )
+                found = {"train/loss": event.loss, "validation/loss": event.validation_loss}
+                found[f"validation/{event.metric}"] = event.value
+                self._tell(self._cells[event.key], event.validated, found)
             case CellFinished(record):
                 # of a training that was resumed, what was told to another run
                 for step, values in self._curve(record):
                     self._tell(record.cell, step, values)
-                self.close(
-                    self._run_of(record.cell), config_of(record), values_of(record), record.outcome != Outcome.OK
-                )
+                run, failed = self._run_of(record.cell), record.outcome != Outcome.OK
+                self.close(run, config_of(record), values_of(record), failed)
                 del self._runs[record.key]
 
     def _tell(self, cell: Cell, step: int, values: Mapping[str, float | None]) -> None:
