@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...api.check import check
 from ...api.run import plan, run
-from ...core.cell import REFERENCE
+from ...core.cell import NO_ATTENTION, REFERENCE
 from ...core.entry_points import loaded, read_group
 from ...core.errors import LOG, PluginError, SelectionError
 from ...core.files import RESULTS
@@ -137,6 +137,7 @@ def judging(
         parts = _parts(spec, presets, lengths, examined, preset)
         later = [_seconds_of(part, options) for part in parts]
         pairs: list[tuple[JudgedTask, JudgedTask | None]] = []
+        without: list[JudgedTask] = []
         for at, part in enumerate(parts):
             notice(f"part {at + 1} of {len(parts)}: {part.name}")
             if progress:
@@ -145,11 +146,14 @@ def judging(
             measured = [_with_numbers(record) for each in found for record in each]
             if at + 1 == len(parts):
                 timed = costs_of(measured, str(spec))
-                yield page(examined, tasks=pairs, costs=timed, complete=True, short=quick)
+                yield page(examined, tasks=pairs, without=without, costs=timed, complete=True, short=quick)
                 break
             mine, reference = _beside(measured, spec)
             pairs += [(judged_task(one), judged_task(reference) if reference else None) for one in mine]
-            yield page(examined, tasks=tuple(pairs), short=quick)
+            # with and without positions it was trained twice
+            bare = [record for record in measured if record.cell.variant.name == NO_ATTENTION != spec.name]
+            without += map(judged_task, bare[:1])
+            yield page(examined, tasks=tuple(pairs), without=without, short=quick)
 
 
 def _asked(specs: tuple[Spec, ...], preset: Spec) -> tuple[Spec, Spec]:

@@ -135,19 +135,22 @@ def judge_report(
     audited: Audited,
     tasks: Sequence[tuple[JudgedTask, JudgedTask | None]] = (),
     costs: Sequence[JudgedCost] = (),
+    without: Sequence[JudgedTask] = (),
     complete: bool = False,
     short: bool = False,
 ) -> JudgeReport:
     """The page of `variant`, as far as it is measured; `complete` where nothing follows.
 
     examined: None before the gate has run. tasks: each with what the reference reached, None where it has no result.
-    costs: by length. short: whether less was asked for than a whole page.
+    costs: by length. without: the tasks without attention, for the tables. short: whether less was asked for than a
+    whole page.
     """
     lines = [audit_line(audited)] if audited.question or audited.verdict else []
     lines += [gate_line(examined)] if examined else []
     wrong = bool(audited.failures) or bool(examined and (examined.failures or examined.problem))
     although = _although(audited, examined)
-    lines += [task_line(own, reference, although) for own, reference in tasks]
+    lines += [task_line(own, reference, although, [each for each in without if each.task == own.task])
+              for own, reference in tasks]  # fmt: skip
     if costs:
         lines.append(cost_line(costs, examined, although))
     ended = {own.outcome for own, _ in tasks}
@@ -234,10 +237,12 @@ def gate_line(examined: Examined) -> JudgeLine:
     )
 
 
-def task_line(own: JudgedTask, reference: JudgedTask | None, although: str = "") -> JudgeLine:
+def task_line(
+    own: JudgedTask, reference: JudgedTask | None, although: str = "", without: Sequence[JudgedTask] = ()
+) -> JudgeLine:
     """One task: what was reached, with the accuracy at every setting, the reference beside it, and the budget.
 
-    although: what fails, where it was measured all the same.
+    although: what fails, where it was measured all the same. without: the same task without attention.
     """
     although = although or _fails([own.reason.partition(":")[0]] if own.reason else [])
     if own.outcome != Outcome.OK:
@@ -262,7 +267,7 @@ def task_line(own: JudgedTask, reference: JudgedTask | None, although: str = "")
         topic=own.task,
         text=marked + ": ".join(filter(None, [compared, "; ".join(parts)])),
         evidence=(f"{budget}, {own.examples:,} test examples", *_whole(own, reference)),
-        tables=tuple(_tables(own, reference)),
+        tables=tuple(_tables(own, [task for task in (own, reference, *without) if task is not None])),
     )
 
 
@@ -380,14 +385,14 @@ def _cost_in_brief(costs: Sequence[JudgedCost]) -> str:
     return f"equal in cost to {REFERENCE} at {cost.length:,} tokens (to {format_log_difference(width, decimals=0)})"
 
 
-def _tables(own: JudgedTask, reference: JudgedTask | None) -> list[JudgeTable]:
+def _tables(own: JudgedTask, shown: Sequence[JudgedTask]) -> list[JudgeTable]:
     found = []
     for series in series_of(list(own.accuracies)):
         values = tuple(value for value, _ in series.places)
         fixed = ", ".join(f"{value:g} {axis}" for axis, value in series.fixed) if series.axis == LENGTH else ""
         rows = []
-        for task in (own, reference):
-            if task is not None and (along := series.along(task.accuracies)):
+        for task in shown:
+            if along := series.along(task.accuracies):
                 rows.append((task.variant, tuple(_points(along.get(value)) for value in values)))
         found.append(JudgeTable(task=own.task, axis=series.axis, fixed=fixed, values=values, rows=tuple(rows)))
     return found

@@ -86,6 +86,15 @@ def test_the_headline_says_how_much_how_far_and_that_it_is_right(two):
     assert "One seed" in found.notes[0] and "no ranking" in found.notes[0]
 
 
+def test_the_tables_show_what_attention_adds(two):
+    own, bare = (
+        judged_task(copy(two[1], name, shares)) for name, shares in (("mine", [1, 1, 0.5]), ("no-attention", [0.1] * 3))
+    )
+    found = judge_report("mine", GREEN, audited=Audited(), tasks=[(own, None)], without=[bare])
+    (table,) = line(found, "selective-copy").tables
+    assert table.rows == (("mine", (100, 100, 50)), ("no-attention", (10, 10, 10)))
+
+
 def test_tasks_that_hold_as_far_are_named_together(two):
     found = page([(recall(two[0], "mine", [1] * 6), None), (copy(two[1], "mine", [1, 1, 1]), None)])
     assert found.headline.endswith("holds to 16× its training length in recall and selective-copy")
