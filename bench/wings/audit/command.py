@@ -25,6 +25,9 @@ def audit(
     causal: Causal = None,
     compile: Annotated[str, typer.Option(help="Backend of torch.compile: aot_eager, inductor or none.")] = "aot_eager",
     by_design: ByDesign = "",
+    like: Annotated[
+        str, typer.Option(metavar="VARIANT", help="Compare with one of ours: rela, 'softmax|alibi', window\\[size=8].")
+    ] = "",
     strict: Strict = False,
     reproduce: Annotated[
         bool, typer.Option("--reproduce", help="Print a program of plain torch for each failure.")
@@ -40,7 +43,7 @@ def audit(
     from .report import in_words
 
     backend = "" if compile == "none" else compile
-    options: dict[str, Any] = {"causal": causal, "compile": backend, "by_design": names_of(by_design)}
+    options: dict[str, Any] = {"causal": causal, "compile": backend, "by_design": names_of(by_design), "like": like}
     wrong: list[str] = []
     specs = with_call(targets, call)
     reports = list(each_alone(specs, lambda spec: audit_of(spec, **options), wrong))

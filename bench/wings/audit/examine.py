@@ -80,6 +80,7 @@ def audit(
     causal: bool | None = None,
     compile: str = "aot_eager",
     by_design: Collection[str] = (),
+    like: str = "",
 ) -> AuditReport:
     """Test a layer, an attention function or a model of anybody: leaks, padding, caches, gradients, precision.
 
@@ -88,8 +89,8 @@ def audit(
     such as `"m(x, mask=valid)[0]"`, or a function of the module, the inputs and `valid`, which is True at tokens,
     (batch, positions). causal: whether it claims to be; None asks the module. compile: backend of torch.compile, or "".
     by_design: names of findings that are no failures of this target, such as `["future"]` of a context that is seen
-    both ways. Returns a report that is true where nothing else fails. Raises SelectionError for text that names
-    nothing, PluginError for code that dies.
+    both ways. like: one of our variants that it is to be, such as `"softmax|alibi"`. Returns a report that is true
+    where nothing else fails. Raises SelectionError for text that names nothing, PluginError for code that dies.
 
     >>> print(attnbench.audit(module, call=lambda m, x, valid: m(x, attention_mask=valid)[0]))     # doctest: +SKIP
     """
@@ -97,15 +98,14 @@ def audit(
 
     if not isinstance(target, str | Spec):
         name = getattr(target, "__name__", type(target).__name__)
-        return audit_module(target, name, call=call, causal=causal, compile=compile, by_design=by_design)
+        return audit_module(target, name, call=call, causal=causal, compile=compile, by_design=by_design, like=like)
     if not isinstance(call, str):
         raise SelectionError("expected the call of a named target as text: its code runs in a child")
     [spec] = with_call([str(Spec.parse(target) if isinstance(target, str) else target)], call)
     with asking():
         with linked(TARGETS, spec.name, OpenTarget(target=spec)) as module:
-            report = audit_module(
-                module, str(spec), call=module.facts.call, causal=causal, compile=compile, by_design=by_design
-            )
+            options: dict[str, Any] = {"causal": causal, "compile": compile, "by_design": by_design, "like": like}
+            report = audit_module(module, str(spec), call=module.facts.call, **options)
             # code that replaces what examines it has no verdict
             if changes := module.link.ask(ChangesThere()):
                 raise PluginError(TARGETS.plugin(spec.name), changes)

@@ -20,6 +20,7 @@ from . import decoding, future, numerics, packing, padding
 from .away import Away
 from .calls import Call
 from .convention import recognise, says_causal, sees_future
+from .like import compared_with, mixed_heads, parsed, weights
 from .report import MUST_BE_DECIDED, AuditReport
 from .search import Unclear, unused_arguments
 from .subject import ForeignSubject, redraw_zeros
@@ -51,6 +52,7 @@ TESTS: dict[str, Callable[[ForeignSubject], Answers]] = {
     "storage": traces.storage,
     "training": modes.training_is_evaluation,
     "dropout": modes.dropout,
+    "weights": weights,
 }
 """Tests by the name of their finding; those of decoding and of torch.compile come after these."""
 
@@ -66,6 +68,9 @@ IN_THE_GATE = {
 SHOWN_BY = {"prefix": ("future", "evaluation"), "long": ("future", "evaluation"), "dropout": ("evaluation",)}
 """Tests that would say once more what another has found."""
 
+MIXING = ("future", "prefix", "equal tokens")
+"""Findings that may come from heads that are split or joined without a transposition."""
+
 NAMES = (*TESTS, "decoding", "pieces", "compile")
 
 
@@ -77,12 +82,14 @@ def audit_module(
     causal: bool | None = None,
     compile: str = "aot_eager",
     by_design: Collection[str] = (),
+    like: str = "",
     building: tuple[str, ...] = ("m = ...  # the module",),
 ) -> AuditReport:
     """All findings about a module or function, which is left as it is.
 
     causal: whether it claims to be causal; None asks its attributes, arguments and name. compile: a backend, or "".
-    by_design: names of findings that are no failures here, such as `future`. Raises SelectionError for another name.
+    by_design: names of findings that are no failures here, such as `future`. like: one of our variants that it is to
+    be, such as `softmax|alibi`. Raises SelectionError for another name.
     """
     unknown = sorted(set(by_design) - {*NAMES})
     if unknown:
@@ -90,6 +97,8 @@ def audit_module(
         raise SelectionError(f"expected by design some of {', '.join(NAMES)}; got {unknown[0]!r}{near}")
     if compile not in ("", "aot_eager", *torch.compiler.list_backends(exclude_tags=())):
         raise SelectionError(f"expected a backend of torch.compile, such as aot_eager or inductor, got {compile!r}")
+    if like:
+        parsed(like)
     start = time.perf_counter()
     with torch.random.fork_rng(devices=[]):
         if isinstance(module, Away):
@@ -106,6 +115,7 @@ def audit_module(
         looks_back = claims or sees_future(own, subject.convention, subject.convention.plain) is False
         subject = replace(subject, claims=claims, looks_back=looks_back, pristine=pristine)
         tests = TESTS | decoding.tests(subject) | {"compile": partial(numerics.compiled, backend=compile)}
+        tests |= {f"like {like}": partial(compared_with, text=like)} if like else {}
         findings: dict[str, Result] = {}
         for each, test in tests.items():
             shown = [cause for cause in SHOWN_BY.get(each, ()) if findings[cause].verdict == "fails"]
@@ -113,6 +123,9 @@ def audit_module(
                 findings[each] = Result.of(each, NotJudged(f"{shown[0]} fails"))
             else:
                 findings[each] = examined(each, test, subject)
+        red = next((each for each in MIXING if findings[each].verdict == "fails"), "")
+        if red and (cause := mixed_heads(subject)):
+            findings[red] = replace(findings[red], detail=f"{findings[red].detail}; cause: {cause}")
         if idle := unused_arguments(subject):
             text = f"nothing is known of {', '.join(idle)}; a call that names them: --call"
             findings["arguments"] = Result.of("arguments", NotJudged(text, verdict="not tried"))
