@@ -194,7 +194,8 @@ def _with_switch(target: Any, found: Convention, names: list[str]) -> Convention
             call = with_argument(call, name, value)
             if padded and f"{name}=" not in padded:
                 padded = with_argument(padded, name, value)
-        if sees_future(target, found, call) is False:
+        # a mask that is read as another kind may hide nearly all
+        if sees_future(target, found, call) is False and sees_future(target, found, call, past=True):
             return replace(found, causal=call, padded_causal=_both(target, found, padded))
     return found
 
@@ -224,18 +225,22 @@ def says_causal(target: Any) -> bool:
     return named or getattr(target, "is_causal", None) is True or (True in told and False not in told)
 
 
-def sees_future(target: Any, found: Convention, call: Call) -> bool | None:
-    """True if other content of the last positions moves earlier outputs; None where it raises or gives no numbers."""
+def sees_future(target: Any, found: Convention, call: Call, *, past: bool = False) -> bool | None:
+    """True if other content of the last positions moves earlier outputs; None where it raises or gives no numbers.
+
+    past: if other content of the positions before the middle moves later outputs.
+    """
     kind, vocabulary = found.kind, found.shape[0]
     inputs = draw(kind, found.shape, 2, found.length, 3)
-    late = torch.zeros(2, found.length, dtype=torch.bool)
-    late[:, found.length // 2 + 1 :] = True
+    at, middle = torch.arange(found.length).expand(2, -1), found.length // 2
+    late = at > middle
+    where = ~late & (at >= middle // 2) if past else late
     try:
         base = by_position(run(call, target, kind, inputs, None, True), kind)
-        other = by_position(run(call, target, kind, changed(kind, inputs, late, vocabulary), None, True), kind)
+        other = by_position(run(call, target, kind, changed(kind, inputs, where, vocabulary), None, True), kind)
     except Exception:
         return None
     if not bool(base.isfinite().all() & other.isfinite().all()):
         # a mask the wrong way round leaves the last query nothing
         return None
-    return bool((other - base)[~late].abs().max() > STILL * base.std())
+    return bool((other - base)[late if past else ~late].abs().max() > STILL * base.std())

@@ -256,6 +256,17 @@ def test_a_layer_of_transformers_is_causal_by_the_mask_of_its_model():
     assert (found.plain, found.causal, found.padded_causal) == (call.replace(", attention_mask=bias", ""), call, call)
 
 
+def test_a_mask_that_is_read_as_padding_of_other_sequences_makes_nothing_causal():
+    class ByRow(Layer):
+        """Takes the first rows of a mask for those of its sequences, whatever the others are."""
+
+        def forward(self, x, attention_mask=None):
+            return self.attend(x, None if attention_mask is None else attention_mask[: len(x), None, None].bool())
+
+    found = recognise(ByRow()).convention
+    assert found.padded == "m(x, attention_mask=valid)" and found.causal == ""
+
+
 def test_training_mode_is_as_before():
     module = Keeping()
     module.projections.eval()
