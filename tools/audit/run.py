@@ -52,7 +52,10 @@ def main() -> None:
     places = {target["name"]: index for index, target in enumerate(listed["target"])}
     targets.sort(key=lambda target: (places.get(target["name"], len(places)), target["name"]))
     found = [(target, as_designed(target, known[target["name"]])) for target in targets if target["name"] in known]
-    PAGE.write_text("\n".join(page(found, packages)) + "\n", encoding="utf-8")
+    lines = [*page(found, packages)]
+    if waiting := [target["name"].removeprefix(MODELS) for target in targets if target["name"] not in known]:
+        lines.append(f"\nNot run by this version of the audit ({len(waiting)}): {', '.join(waiting)}.")
+    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def models(listed: list[Target]) -> Iterator[Target]:
