@@ -12,13 +12,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...variants.contract import AttentionShape, Mask, Variant
 from ..core.errors import Unsupported
 from .result import Measured
 from .subject import Change
-from .variant import VariantFactory, VariantSource, build, seed_draws, with_heads
+from .variant import VariantFactory, VariantSource, Widened, build, seed_draws, with_heads
 
 BASE_LENGTH = 96
 """Positions of the short form: one tile of the kernels and a part of the next."""
@@ -61,20 +60,6 @@ def gap(found: Tensor, expected: Tensor) -> float:
     if not math.isfinite(difference):
         return math.inf
     return difference / scale if scale else (0.0 if difference == 0 else math.inf)
-
-
-class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps float64 where code casts it down to a fixed precision, such as for a softmax that is float32 always."""
-
-    casts = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        down = kwargs.get("dtype") in (torch.float32, torch.bfloat16, torch.float16)
-        if down and func is torch.ops.aten._to_copy.default and args[0].dtype == torch.float64:
-            self.casts += 1
-            kwargs["dtype"] = torch.float64
-        return func(*args, **kwargs)
 
 
 def permuted(x: Tensor) -> Tensor:
@@ -447,11 +432,3 @@ def after_steps(module: Variant, shape: AttentionShape, seed: int) -> Variant:
                         parameter.sub_(1e-2 * gradient)
         module.after_step()
     return module.eval()
-
-
-def jitter(module: Variant, seed: int) -> None:
-    """Moves parameters off their first values, where a zero may hide a gradient and a kink may lie."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in module.parameters():
-            p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p), alpha=0.05)

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ...variants.contract import Variant
 from ..core.errors import Unsupported
-from .case import INPUTS, Case, Inputs, Kind, RunSetting, after_steps, gap, jitter
+from .case import INPUTS, Case, Inputs, Kind, RunSetting, after_steps, gap
 from .result import Answers, Measured, NotJudged
-from .variant import build, resized
+from .variant import build, jitter, resized
 
 SMALL_LENGTH = 13
 SMALL_HEADS = 8

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from ...variants.contract import ScoredVariant
 from . import masks
-from .case import FEW, PARTS, Case, Inputs, gap, jitter, permuted
+from .case import FEW, PARTS, Case, Inputs, gap, permuted
 from .result import Answer, Answers, Measured, NotJudged
-from .variant import EAGER, build
+from .variant import EAGER, build, jitter
 
 HALF_FACTOR = 2.5
 GRADIENT_ROOM = 8

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, get_args
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...variants.contract import AttentionShape, Variant
 from ..core.errors import SelectionError, Unsupported
@@ -90,6 +91,28 @@ def build(source: VariantFactory, shape: AttentionShape, seed: int, **more: Any)
                 parameter.copy_(torch.where(shut, drawn.to(parameter), parameter))
     variant.to(shape.device)
     return (variant.double() if shape.dtype == "float64" else variant).eval()
+
+
+def jitter(module: Variant, seed: int) -> None:
+    """Moves parameters off their first values, where a zero may hide a gradient and a kink may lie."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p), alpha=0.05)
+
+
+class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps float64 where code casts it down to a fixed precision, such as for a softmax that is float32 always."""
+
+    casts = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        down = kwargs.get("dtype") in (torch.float32, torch.bfloat16, torch.float16)
+        if down and func is torch.ops.aten._to_copy.default and args[0].dtype == torch.float64:
+            self.casts += 1
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
 
 
 def with_heads(shape: AttentionShape, heads: int, least: int = 1) -> AttentionShape:

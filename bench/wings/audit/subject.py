@@ -27,10 +27,9 @@ from torch import Tensor, nn
 
 from ....variants.contract import Mask
 from ...core.errors import SelectionError
-from ...gate.case import Widened
 from ...gate.result import Measured
 from ...gate.subject import Change
-from ...gate.variant import seed_draws
+from ...gate.variant import Widened, seed_draws
 from .away import DTYPES, Away, at_the_code, is_module
 from .calls import NAMES, Call, Convention, Inputs, Kind
 from .program import of_change, with_out
