@@ -38,7 +38,7 @@ BUDGETS = {
 }
 """Most files and most public names (functions, classes, constants without an underscore) of each package."""
 
-MOST_LINES_OF_TOOLS = 3_150
+MOST_LINES_OF_TOOLS = 3_250
 """Scripts that somebody runs again, a quarter of them simulations of verdicts; others are named by their commits."""
 
 
