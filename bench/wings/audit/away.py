@@ -42,15 +42,15 @@ DTYPES: dict[str, torch.dtype] = {
 }  # fmt: skip
 """The types of numbers that cross, by name."""
 
-Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
-Name = Annotated[str, msgspec.Meta(max_length=200)]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+_Name = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class Packed(msgspec.Struct, frozen=True):
     """A tensor as bytes. strides: those in memory, of what goes to the child; what is expanded is sent once."""
 
-    dtype: Name
-    shape: tuple[Size, ...]
+    dtype: _Name
+    shape: tuple[_Size, ...]
     data: bytes
     strides: tuple[int, ...] | None = None
 
@@ -84,22 +84,23 @@ def _once(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
 class Argument(msgspec.Struct, frozen=True):
     """One argument of the call of a module. default: as far as a test asks for it."""
 
-    name: Name
+    name: _Name
     kind: Annotated[int, msgspec.Meta(ge=0, le=4)]
     default: Literal["required", "none", "pair", "other"]
 
     @classmethod
     def of(cls, name: str, told: inspect.Parameter) -> Argument:
         known: dict[Any, Any] = {inspect.Parameter.empty: "required", None: "none"}
-        other = "pair" if isinstance(told.default, tuple) else "other"
-        plain = told.default is None or told.default is inspect.Parameter.empty
-        return cls(name, int(told.kind), known[told.default] if plain else other)
+        default: Any = "pair" if isinstance(told.default, tuple) else "other"
+        if told.default is None or told.default is inspect.Parameter.empty:
+            default = known[told.default]
+        return cls(name, int(told.kind), default)
 
     @property
     def parameter(self) -> inspect.Parameter:
         defaults = {"required": inspect.Parameter.empty, "none": None, "pair": (), "other": ...}
-        kind: Any = list(type(inspect.Parameter.VAR_KEYWORD))[self.kind]
-        return inspect.Parameter(self.name, kind, default=defaults[self.default])
+        kinds: Any = type(inspect.Parameter.VAR_KEYWORD)
+        return inspect.Parameter(self.name, kinds(self.kind), default=defaults[self.default])
 
 
 class ForeignFacts(msgspec.Struct, frozen=True):
@@ -109,49 +110,51 @@ class ForeignFacts(msgspec.Struct, frozen=True):
     arguments: tuple[Argument, ...]
     says_causal: bool
     of_transformers: bool
-    window: tuple[Size, Size]
     lines: tuple[Text, ...]
-    changes: tuple[Name, ...]
+    changes: tuple[_Name, ...]
     call: Text
     question: Text = ""
     kind: Kind = "layer"
-    shape: Annotated[tuple[Size, ...], msgspec.Meta(max_length=2)] = ()
-    length: Size = 0
+    shape: Annotated[tuple[_Size, ...], msgspec.Meta(max_length=2)] = ()
+    length: _Size = 0
     plain: Text = ""
 
 
-class Returned(msgspec.Struct, frozen=True, tag="returned"):
+class _Returned(msgspec.Struct, frozen=True, tag="returned"):
     """An answer in msgpack. turn: of the question; another process that answers it too has the same."""
 
     turn: int
     value: bytes
 
 
-class RaisedThere(msgspec.Struct, frozen=True, tag="raised"):
+class _RaisedThere(msgspec.Struct, frozen=True, tag="raised"):
     """What the code raised, which a test may expect."""
 
     turn: int
-    parts: tuple[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_]\w{0,79}\Z")], Text, Name]
+    parts: tuple[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_]\w{0,79}\Z")], Text, _Name]
 
 
-class Lost(BaseException):
+class _Lost(BaseException):
     """The child has died, hung or answered nonsense: no test may take that for an error of the module."""
 
     def __init__(self, error: PluginError):
         self.error = error
 
 
-AT_THE_CODE: dict[str, Callable[..., Any]] = {}
+_AT_THE_CODE: dict[str, Callable[..., Any]] = {}
 """The functions that a child runs, by name: no other."""
 
 _KEPT: dict[int, Any] = {}
 """In the child: modules, and copies of them, by number."""
 
+_SUBJECT = -1
+"""The number of the class of a subject there."""
+
 
 def at_the_code(function: F) -> F:
     """Runs a function, or method, of a subject where the module of the subject lies."""
     name = f"{function.__module__}.{function.__qualname__}"
-    AT_THE_CODE[name] = function
+    _AT_THE_CODE[name] = function
 
     @functools.wraps(function)
     def run(subject: Any, *args: Any, **kwargs: Any) -> Any:
@@ -166,7 +169,7 @@ def at_the_code(function: F) -> F:
 class Away:
     """A module in the child, by its number there."""
 
-    def __init__(self, link: Link, number: int):
+    def __init__(self, link: _Link, number: int):
         self.link, self.number = link, number
         weakref.finalize(self, link.dropped.append, number)
 
@@ -174,8 +177,12 @@ class Away:
     def facts(self) -> ForeignFacts:
         return self.link.facts
 
+    def changes(self) -> str:
+        """Functions that the code has replaced in its process, in words."""
+        return self.link.ask(_Changes())  # type: ignore[no-any-return]
 
-class Link:
+
+class _Link:
     """The way to a child that holds foreign code, whose answers have one time limit together."""
 
     facts: ForeignFacts
@@ -187,11 +194,11 @@ class Link:
         self.turn, self.began = 0, time.monotonic()
 
     def ask(self, request: Request[Any]) -> Any:
-        """Raises Lost for what no honest child does, and for a child that has ended."""
+        """Raises _Lost for what no honest child does, and for a child that has ended."""
         try:
             return ask_child(self.child, self.registry, self.name, request, patience=AUDIT_PATIENCE, began=self.began)
         except PluginError as error:
-            raise Lost(error) from None
+            raise _Lost(error) from None
 
     def answer(self, subject: Any, name: str, given: dict[str, Any]) -> Any:
         """What the function of this name returns in the child, or raises there."""
@@ -199,7 +206,7 @@ class Link:
         dropped = tuple(self.dropped)
         del self.dropped[: len(dropped)]
         reply = self.ask(
-            Used(
+            _Used(
                 turn=self.turn, number=subject.module.number, name=name, convention=asdict(subject.convention),
                 claims=subject.claims, dtype=str(subject.dtype).removeprefix("torch."), dropped=dropped,
                 arguments=msgspec.msgpack.encode(given, enc_hook=self._sent),
@@ -207,7 +214,7 @@ class Link:
         )  # fmt: skip
         if reply.turn != self.turn:
             self.lose("answered a question that was not asked, as a second process does")
-        if isinstance(reply, RaisedThere):
+        if isinstance(reply, _RaisedThere):
             raise type(reply.parts[0], (ErrorElsewhere,), {})(reply.parts)
         try:
             found = msgspec.msgpack.decode(reply.value, type=_kinds(name)[1], dec_hook=_got)
@@ -217,7 +224,7 @@ class Link:
         return Away(self, found) if isinstance(found, int) else found
 
     def lose(self, reason: str) -> NoReturn:
-        raise Lost(PluginError(self.registry.plugin(self.name), reason))
+        raise _Lost(PluginError(self.registry.plugin(self.name), reason))
 
     def _sent(self, value: Any) -> Any:
         return Packed.of(value, laid=True) if isinstance(value, Tensor) else str(value).removeprefix("torch.")
@@ -232,7 +239,7 @@ def linked(registry: Registry, name: str, opening: Request[ForeignFacts]) -> Ite
     """What `opening` makes in a child of its own. Raises PluginError for a child that dies, hangs or talks nonsense."""
     try:
         with Child(SERVICE) as child:
-            link = Link(child, registry, name)
+            link = _Link(child, registry, name)
             link.facts = link.ask(opening)
             try:
                 [each.parameter for each in link.facts.arguments]
@@ -240,7 +247,7 @@ def linked(registry: Registry, name: str, opening: Request[ForeignFacts]) -> Ite
                 link.lose(f"returned a value of the wrong type: {brief(error)}")
             link.pristine = Away(link, 1)
             yield Away(link, 0)
-    except Lost as lost:
+    except _Lost as lost:
         raise lost.error from None
     except AttnbenchError:
         raise
@@ -250,8 +257,8 @@ def linked(registry: Registry, name: str, opening: Request[ForeignFacts]) -> Ite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Used(Request[Returned | RaisedThere]):
-    """A function of AT_THE_CODE with a subject of the module of this number. dropped: numbers that nobody needs."""
+class _Used(Request[_Returned | _RaisedThere]):
+    """A function of _AT_THE_CODE with a subject of the module of this number. dropped: numbers that nobody needs."""
 
     turn: int
     number: int
@@ -262,31 +269,29 @@ class Used(Request[Returned | RaisedThere]):
     dropped: tuple[int, ...]
     arguments: bytes
 
-    def answer(self, reporter: Reporter) -> Returned | RaisedThere:
-        from .subject import ForeignSubject
-
+    def answer(self, reporter: Reporter) -> _Returned | _RaisedThere:
         for number in self.dropped:
             _KEPT.pop(number, None)
         convention = Convention(**{**self.convention, "shape": tuple(self.convention["shape"])})
-        subject = ForeignSubject(_KEPT[self.number], convention, self.claims, dtype=DTYPES[self.dtype])
+        subject = _KEPT[_SUBJECT](_KEPT[self.number], convention, self.claims, dtype=DTYPES[self.dtype])
         given = msgspec.msgpack.decode(self.arguments, type=_kinds(self.name)[0], dec_hook=_laid)
         try:
             with torch.no_grad():
-                found = AT_THE_CODE[self.name](
+                found = _AT_THE_CODE[self.name](
                     subject, **{name: getattr(given, name) for name in given.__struct_fields__}
                 )
-                return Returned(self.turn, msgspec.msgpack.encode(found, enc_hook=_kept))
+                return _Returned(self.turn, msgspec.msgpack.encode(found, enc_hook=_kept))
         except Exception as error:
             # a module of others may raise anything, an error whose text raises too
             kind, text, line = type(error).__name__, "", ""
             with suppress(Exception):
                 kind, text, line = error_parts(error)
             kind = kind[:80] if kind.isidentifier() else "Exception"
-            return RaisedThere(self.turn, (kind, without_surrogates(brief(text)), without_surrogates(line[:200])))
+            return _RaisedThere(self.turn, (kind, without_surrogates(brief(text)), without_surrogates(line[:200])))
 
 
 @dataclass(frozen=True, slots=True)
-class ChangesThere(Request[str]):
+class _Changes(Request[str]):
     """Which functions the code has replaced in its process since they were noted."""
 
     def answer(self, reporter: Reporter) -> str:
@@ -295,9 +300,9 @@ class ChangesThere(Request[str]):
         return changes_since_noted()
 
 
-def keep(module: Any, pristine: Any) -> None:
-    """In the child: the module, and a copy that no call has met."""
-    _KEPT.update({0: module, 1: pristine})
+def keep(module: Any, pristine: Any, subject: Any) -> None:
+    """In the child: the module, a copy that no call has met, and the class of a subject."""
+    _KEPT.update({0: module, 1: pristine, _SUBJECT: subject})
 
 
 def _kept(value: Any) -> Any:
@@ -316,13 +321,13 @@ def _laid(kind: Any, value: Any) -> Tensor:
 
 @functools.cache
 def _signature(name: str) -> inspect.Signature:
-    return inspect.signature(AT_THE_CODE[name])
+    return inspect.signature(_AT_THE_CODE[name])
 
 
 @functools.cache
 def _kinds(name: str) -> tuple[Any, Any]:
-    """What a function of AT_THE_CODE is given behind the subject, as a structure, and what it returns."""
-    hints = get_type_hints(AT_THE_CODE[name])
+    """What a function of _AT_THE_CODE is given behind the subject, as a structure, and what it returns."""
+    hints = get_type_hints(_AT_THE_CODE[name])
     fields: list[Any] = [
         (each.name, hints[each.name], *([] if each.default is each.empty else [each.default]))
         for each in [*_signature(name).parameters.values()][1:]

@@ -81,10 +81,10 @@ def _with_masks(target: Any, plain: Convention) -> Convention:
 def _documented(target: Any, names: list[str]) -> tuple[str, ...]:
     """The one form that a library documents for all its models."""
     is_model = "attention_mask" in names and "input_ids" in names
-    return ("valid.long()",) if is_model and is_of_transformers(target) else ()
+    return ("valid.long()",) if is_model and _is_of_transformers(target) else ()
 
 
-def is_of_transformers(target: Any) -> bool:
+def _is_of_transformers(target: Any) -> bool:
     if isinstance(target, Away):
         return target.facts.of_transformers
     return type(target).__module__.startswith("transformers.")
@@ -181,7 +181,7 @@ def _decided(trials: dict[str, _Trial]) -> str:
 def _with_switch(target: Any, found: Convention, names: list[str]) -> Convention:
     """The convention with what makes the subject causal, where it looks both ways without."""
     # layers of transformers say so too, and leave the mask to their model
-    by_itself = says_causal(target) and not (found.kind == "layer" and is_of_transformers(target))
+    by_itself = says_causal(target) and not (found.kind == "layer" and _is_of_transformers(target))
     if by_itself or sees_future(target, found, found.plain) is not True:
         return found
     options: list[tuple[tuple[str, str], ...]] = [((name, "True"),) for name in SWITCHES if name in names]

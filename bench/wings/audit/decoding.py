@@ -114,7 +114,7 @@ class Protocol:
 
 
 @at_the_code
-def in_pieces(subject: ForeignSubject, protocol: Protocol, inputs: Inputs, ends: tuple[int, ...]) -> Tensor:
+def _in_pieces(subject: ForeignSubject, protocol: Protocol, inputs: Inputs, ends: tuple[int, ...]) -> Tensor:
     """The outputs of all positions, piece by piece."""
     parts, state = [], None
     for start, end in pairwise((0, *ends)):
@@ -158,7 +158,7 @@ def _compared(found: Protocol, subject: ForeignSubject, ends: tuple[int, ...]) -
     try:
         with torch.no_grad():
             whole = subject(inputs, None, True)
-            size = float((in_pieces(subject, found, inputs, ends) - whole).abs().max() / whole.std())
+            size = float((_in_pieces(subject, found, inputs, ends) - whole).abs().max() / whole.std())
     except Exception as error:
         return torch.inf, f"raises {error_text(error, 80)}"
     return size, ""
@@ -170,7 +170,7 @@ def protocol(subject: ForeignSubject) -> tuple[Protocol | None, float]:
     Libraries differ in what they want beside a cache and where they return it, so trials choose among all candidates.
     """
     best: tuple[Protocol | None, float] = (None, math.nan)
-    for found in candidates(subject):
+    for found in _all_candidates(subject):
         for candidate in (found, replace(found, whole=True)):
             size = _compared(candidate, subject, (PREFILL, PREFILL + 1))[0]
             if size <= ALLOWED and not (candidate.whole and _ignores(candidate, subject)):
@@ -182,11 +182,11 @@ def protocol(subject: ForeignSubject) -> tuple[Protocol | None, float]:
 
 def _ignores(found: Protocol, subject: ForeignSubject) -> bool:
     """True if outputs are the same with the cache of another sequence: a call with all positions may need no cache."""
-    return torch.equal(*after_others(subject, found, subject.draw(2, PREFILL + 1)))
+    return torch.equal(*_after_others(subject, found, subject.draw(2, PREFILL + 1)))
 
 
 @at_the_code
-def after_others(subject: ForeignSubject, found: Protocol, inputs: Inputs) -> list[Tensor]:
+def _after_others(subject: ForeignSubject, found: Protocol, inputs: Inputs) -> list[Tensor]:
     """The outputs of the last position with the caches of two other sequences."""
     kind = subject.convention.kind
     with torch.no_grad():
@@ -196,7 +196,7 @@ def after_others(subject: ForeignSubject, found: Protocol, inputs: Inputs) -> li
 
 
 @at_the_code
-def candidates(subject: ForeignSubject) -> list[Protocol]:
+def _all_candidates(subject: ForeignSubject) -> list[Protocol]:
     """The ways of decoding that its arguments and outputs allow."""
     return list(_candidates(subject))
 

@@ -14,7 +14,7 @@ from ...core.errors import PluginError, SelectionError
 from ...core.registry import Registry
 from ...core.spec import Spec, with_call
 from ...process.ask import Reporter, Request, asking
-from .away import Argument, ChangesThere, ForeignFacts, is_module, keep, linked
+from .away import Argument, ForeignFacts, is_module, keep, linked
 from .report import AuditReport
 
 
@@ -48,22 +48,23 @@ class OpenTarget(Request[ForeignFacts]):
         note_functions()
         built = load_target(self.target)
         own, changes, more = prepared(built.module)
-        return facts_of(own, (*built.lines, *changes, *more), changes, built.call)
+        return _facts_of(own, (*built.lines, *changes, *more), changes, built.call)
 
 
-def facts_of(own: Any, lines: tuple[str, ...], changes: tuple[str, ...], call: str) -> ForeignFacts:
+def _facts_of(own: Any, lines: tuple[str, ...], changes: tuple[str, ...], call: str) -> ForeignFacts:
     """The facts about a module that the tests will use from another process, where it is kept from now on."""
     import torch
 
-    from .convention import is_of_transformers, says_causal
-    from .packing import declared_window
+    from .convention import says_causal
     from .search import Unclear, parameters_of, plain_call
+    from .subject import ForeignSubject
 
-    keep(own, deepcopy(own))
+    keep(own, deepcopy(own), ForeignSubject)
     facts = ForeignFacts(
-        is_module=is_module(own), says_causal=says_causal(own), of_transformers=is_of_transformers(own),
+        is_module=is_module(own), says_causal=says_causal(own),
+        of_transformers=type(own).__module__.startswith("transformers."),
         arguments=tuple(Argument.of(name, each) for name, each in parameters_of(own).items()),
-        window=declared_window(own), lines=lines, changes=changes, call=call,
+        lines=lines, changes=changes, call=call,
     )  # fmt: skip
     try:
         with torch.no_grad():
@@ -107,6 +108,6 @@ def audit(
             options: dict[str, Any] = {"causal": causal, "compile": compile, "by_design": by_design, "like": like}
             report = audit_module(module, str(spec), call=module.facts.call, **options)
             # code that replaces what examines it has no verdict
-            if changes := module.link.ask(ChangesThere()):
+            if changes := module.changes():
                 raise PluginError(TARGETS.plugin(spec.name), changes)
         return report

@@ -269,14 +269,14 @@ def _rounded(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, 
 def _raises_in_autocast(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, causal: bool) -> bool:
     """True if weights in float32 do not help: code may be made for autocast alone."""
     try:
-        in_autocast(subject, str(dtype).removeprefix("torch."), subject.draw(), valid, causal)
+        _in_autocast(subject, str(dtype).removeprefix("torch."), subject.draw(), valid, causal)
     except Exception as error:
         return not lacks_kernel(error)
     return False
 
 
 @at_the_code
-def in_autocast(subject: ForeignSubject, dtype: str, inputs: Inputs, valid: Tensor | None, causal: bool) -> Tensor:
+def _in_autocast(subject: ForeignSubject, dtype: str, inputs: Inputs, valid: Tensor | None, causal: bool) -> Tensor:
     """The outputs where PyTorch lowers the precision by itself."""
     with torch.autocast("cpu", dtype=DTYPES[dtype]):
         return subject.outputs(inputs, valid, causal)
@@ -292,7 +292,7 @@ def compiled(subject: ForeignSubject, backend: str) -> Answers:
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, :3], valid[1, 4:7] = False, False
     try:
-        fast = subject.with_module(compiled_by(subject, backend))
+        fast = subject.with_module(_compiled_by(subject, backend))
         for mask in (None, valid) if subject.pads else (None,):
             causal = True if mask is None else subject.masks_and_looks_back
             eager, found = (each.outputs(inputs, mask, causal) for each in (subject, fast))
@@ -312,18 +312,18 @@ def compiled(subject: ForeignSubject, backend: str) -> Answers:
     except Exception as error:
         yield NotJudged(f"{backend} raises {type(error).__name__}", verdict="not tried")
     finally:
-        forget_compiled(subject)
+        _forget_compiled(subject)
 
 
 @at_the_code
-def compiled_by(subject: ForeignSubject, backend: str) -> Any:
+def _compiled_by(subject: ForeignSubject, backend: str) -> Any:
     """The module as torch.compile makes it, which has forgotten all that it compiled before."""
     torch._dynamo.reset()
     return torch.compile(subject.module, backend=backend)
 
 
 @at_the_code
-def forget_compiled(subject: ForeignSubject) -> None:
+def _forget_compiled(subject: ForeignSubject) -> None:
     """Frees what torch.compile keeps."""
     torch._dynamo.reset()
 
@@ -412,7 +412,7 @@ def normalised(subject: ForeignSubject) -> Answers:
     """A softmax of scores runs over the keys, the axis over which the values are summed."""
     # neither as many heads, nor sequences, nor numbers of one head
     length = next(iter(taken(subject, (43,))), subject.convention.length)
-    made, problems = softmaxes(subject, subject.draw(3, length), length)
+    made, problems = _softmaxes(subject, subject.draw(3, length), length)
     if not made:
         yield NotJudged("no softmax of scores")
         return
@@ -421,7 +421,7 @@ def normalised(subject: ForeignSubject) -> Answers:
 
 
 @at_the_code
-def softmaxes(subject: ForeignSubject, inputs: Inputs, length: int) -> tuple[int, list[str]]:
+def _softmaxes(subject: ForeignSubject, inputs: Inputs, length: int) -> tuple[int, list[str]]:
     """How many softmaxes of scores one call makes, and in words those over another axis: seen inside the call alone."""
     found = _Softmaxes(length)
     try:

@@ -11,7 +11,7 @@ from torch import nn
 
 from ...gate.result import Answers, Measured, NotJudged
 from ...gate.subject import Change
-from .away import Away
+from .away import at_the_code
 from .convention import with_argument
 from .numerics import AMOUNT_ALLOWED
 from .program import masks, setup
@@ -81,9 +81,8 @@ def window(subject: ForeignSubject) -> Answers:
     """A change of the first token is seen no further than a window reaches, through all layers of a model."""
     length = subject.convention.length
     plain = subject.convention.call(padded=False, causal=True)
-    module = subject.module
-    width, layers = module.facts.window if isinstance(module, Away) else declared_window(module)
-    parameters = parameters_of(module)
+    width, layers = _declared(subject)
+    parameters = parameters_of(subject.module)
     argument = next((each for each in WINDOWS if each in parameters), "")
     # of a module that has a window, the argument of that name may mean something else
     if argument and not width and isinstance(plain, str):
@@ -109,9 +108,11 @@ def window(subject: ForeignSubject) -> Answers:
         yield NotJudged(text, Measured(reach, length - 1), "note")
 
 
-def declared_window(module: Any) -> tuple[int, int]:
+@at_the_code
+def _declared(subject: ForeignSubject) -> tuple[int, int]:
     """The width that a module or its configuration names, and the layers through which it adds up; 0 where some layer
     has none."""
+    module = subject.module
     config = getattr(module, "config", None)
     if config is None:
         widths = [getattr(module, name, None) for name in WINDOWS]
@@ -120,10 +121,10 @@ def declared_window(module: Any) -> tuple[int, int]:
         widths += [each for each in told if each in vars(module).values()] if isinstance(module, nn.Module) else []
         width = next((each for each in widths if isinstance(each, int) and each > 0), 0)
         return width, _layers(module, width)
-    width, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    if not isinstance(width, int) or not kinds or set(kinds) != {"sliding_attention"}:
+    named, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    if not isinstance(named, int) or not kinds or set(kinds) != {"sliding_attention"}:
         return 0, 1
-    return width, len(kinds)
+    return named, len(kinds)
 
 
 def _layers(module: Any, width: int) -> int:

@@ -100,16 +100,16 @@ def plain_call(target: Any, call: Call) -> Convention:
             )
             size = f"{length} tokens" if kind == "model" else f"{length} positions of {' × '.join(map(str, shape))}"
             try:
-                found = _tried(target, trial, turn, call)
+                taken = _tried(target, trial, turn, call)
             except Unclear:
                 raise
             except Exception as error:
                 # a module of others may raise anything
                 failures.append(f"{trial.plain} on {size} raised {crash_text(error)[:200]}")
                 continue
-            if isinstance(found, Convention):
-                return found
-            failures.append(f"{trial.plain} on {size} gave {found}")
+            if isinstance(taken, Convention):
+                return taken
+            failures.append(f"{trial.plain} on {size} gave {taken}")
     raise Unclear(_question(target, failures, given=bool(call)))
 
 

@@ -92,7 +92,7 @@ def test_a_replaced_function_is_still_named(tmp_path: Path) -> None:
         attnbench.audit(file_of(tmp_path, REPLACED["item"]), compile="")
 
 
-REPLY = "away.Returned = lambda turn, value, old=away.Returned"
+REPLY = "away._Returned = lambda turn, value, old=away._Returned"
 
 
 def answers(packed: str) -> str:
@@ -109,7 +109,7 @@ def answers(packed: str) -> str:
         (answers("away.Packed('float32', (9, 9), b'1234', (0, 0))"), "wrong type: Expected a tensor"),
         (answers("away.Packed('float32', (-1,), b'')"), "wrong type: Expected `int` >= 0"),
         (answers("[1, 2]"), "wrong type: Expected `object`, got `array`"),
-        (f"{REPLY}: away.RaisedThere(turn, ('A B', '', ''))", "wrong type: Expected `str` matching"),
+        (f"{REPLY}: away._RaisedThere(turn, ('A B', '', ''))", "wrong type: Expected `str` matching"),
         (f"{REPLY}: old(turn - 1, value)", "a question that was not asked"),
         (f"import pickle\n{REPLY}: old(turn, pickle.dumps(print))", "wrong type"),
         ("kept = subject.by_position\nsubject.by_position = lambda output, kind: kept(output, kind)[:, :9]", "shapes"),
