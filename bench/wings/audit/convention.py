@@ -240,7 +240,7 @@ def sees_future(target: Any, found: Convention, call: Call, *, past: bool = Fals
         other = by_position(run(call, target, kind, changed(kind, inputs, where, vocabulary), None, True), kind)
     except Exception:
         return None
-    if not bool(base.isfinite().all() & other.isfinite().all()):
-        # a mask the wrong way round leaves the last query nothing
+    if base.shape[:2] != at.shape or not bool(base.isfinite().all() & other.isfinite().all()):
+        # a mask of another shape spreads the output; one the wrong way round leaves the last query nothing
         return None
     return bool((other - base)[late if past else ~late].abs().max() > STILL * base.std())
