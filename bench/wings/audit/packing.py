@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...gate.result import Answers, Measured, NotJudged
 from ...gate.subject import Change
@@ -35,6 +35,9 @@ WINDOWS = ("sliding_window", "window_size", "window", "local_attn_window_size")
 
 WIDTH = 8
 """The window that is asked for where a call takes one."""
+
+MOST_SINKS = 16
+"""First tokens that all later ones may see without breaking a window, as attention sinks are."""
 
 
 def packed(subject: ForeignSubject) -> Answers:
@@ -93,17 +96,25 @@ def window(subject: ForeignSubject) -> Answers:
     if not width or width * layers >= length:
         yield NotJudged("no window, or one as long as all positions")
         return
-    for place, way in ((0, "back"), (length - 1, "ahead")):
+    # a window of blocks reaches as far as the block before it
+    most, many = 2 * width * layers, f" in {layers} layers" if layers > 1 else ""
+
+    def reached(place: int) -> tuple[Change, Tensor, int]:
         where = (torch.arange(length) == place)[None]
         change = Change(where=where, look=~where, causal=True)
         far = (torch.arange(length) - place).abs()
-        reach = int(far[subject.movement(change)[0] > STILL].amax().item()) if subject.size(change) else 0
-        text = f"of {width}{f' in {layers} layers' if layers > 1 else ''} reaches {reach} {way}"
-        # a window of blocks reaches as far as the block before it
-        if reach >= 2 * width * layers:
+        return change, far, int(far[subject.movement(change)[0] > STILL].amax().item()) if subject.size(change) else 0
+
+    for place, way in ((0, "back"), (length - 1, "ahead")):
+        change, far, reach = reached(place)
+        text = f"of {width}{many} reaches {reach} {way}"
+        # the first tokens may be sinks, which all later ones see
+        behind = min(MOST_SINKS, length - 2 - most)
+        if reach >= most and place == 0 < behind and (past := reached(behind)[2]) < most:
+            text = f"of {width}{many} reaches {past} back, but for the first tokens, which later ones see: sinks?"
+        elif reach >= most:
             said = "it is ignored" if reach == length - 1 else "more than two windows"
-            beyond = replace(change, look=(far >= 2 * width * layers)[None])
-            yield replace(subject.moved(beyond, ""), detail=f"{text}: {said}")
+            yield replace(subject.moved(replace(change, look=(far >= most)[None]), ""), detail=f"{text}: {said}")
             return
         yield NotJudged(text, Measured(reach, length - 1), "note")
 

@@ -395,6 +395,47 @@ class WindowOf24(Windowed):
     reach = 24
 
 
+class WindowWithSinks(Windowed):
+    """Every query sees the first two tokens beside its window."""
+
+    def forward(self, x):
+        q, k, v = self.split(x)
+        pairs = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril().triu(1 - self.reach)
+        pairs[:, :2] = True
+        return self.joined((q @ k.mT).masked_fill(~pairs.tril(), self.lowest).softmax(-1) @ v)
+
+
+class WindowOf24WithSinks(WindowWithSinks):
+    reach = 24
+
+
+class _Softcapped(torch.autograd.Function):
+    """A cap of 5 on scores, whose backward pass takes it for the scores themselves."""
+
+    @staticmethod
+    def forward(ctx, scores):
+        return 5 * torch.tanh(scores / 5)
+
+    @staticmethod
+    def backward(ctx, arriving):
+        return arriving
+
+
+class ForgetsTheCapInBackward(Layer):
+    def mixed(self, q, k, v):
+        scores = _Softcapped.apply(2 * q @ k.mT * 8**-0.5)
+        late = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+        return scores.masked_fill(late, -torch.inf).softmax(-1) @ v
+
+
+def masked_by_keys(q, k, v, mask=None):
+    """Attention with a mask (batch, keys), which spreads to six axes where a mask of four is given."""
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None], -1e4)
+    return scores.softmax(-1) @ v
+
+
 class WindowWithoutNumbers(Windowed):
     lowest = -torch.inf
 
@@ -420,7 +461,7 @@ class CachedWithoutMask(Cached):
     later = False
 
 
-RIGHT = [Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, Cached]
+RIGHT = [Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached]
 
 FAULTS = [
     (ViewedHeads, "prefix"),
@@ -448,6 +489,8 @@ FAULTS = [
     (PaddedAsTheFirst, "amount of padding"),
     (PaddedNotCompiled, "compile"),
     (WindowOf24, "window"),
+    (WindowOf24WithSinks, "window"),
+    (ForgetsTheCapInBackward, "gradients"),
     (WindowWithoutNumbers, "empty rows"),
     (CachedWithoutMask, "pieces"),
     (TooLowForFloat16, "half precision"),
@@ -478,6 +521,16 @@ def test_a_fault_is_found_by_the_property_of_its_kind(kind, name):
 def test_the_right_form_raises_no_alarm(kind):
     report = audit_module(kind(), compile="")
     assert report, str(report)
+
+
+def test_tokens_that_all_later_ones_see_are_no_broken_window():
+    [found] = [each for each in audit_module(WindowWithSinks(), compile="").findings if each.property == "window"]
+    assert found.detail.startswith("of 8 reaches 7 back, but for the first tokens")
+
+
+def test_a_mask_of_another_shape_that_spreads_the_output_is_no_call():
+    report = audit_module(masked_by_keys, compile="", causal=False)
+    assert not report.failures and "padding" in [each.property for each in report.findings if each.held], str(report)
 
 
 def test_draws_in_evaluation_are_said_once():
