@@ -22,7 +22,7 @@ from attnbench.bench.gate.result import Result, as_meant
 from attnbench.bench.process.ask import asking
 from attnbench.bench.wings.audit.examine import audit
 from attnbench.bench.wings.audit.report import MUST_BE_DECIDED, AuditReport
-from attnbench.bench.wings.audit.suite import NAMES
+from attnbench.bench.wings.audit.suite import NAMES, TESTS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -132,6 +132,10 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
         ]
         if rows and name != "compile":
             yield f"- {name} ({len(rows)}): {', '.join(f'`{row}`' for row in rows)}"
+    for name in TESTS:
+        tested = [{each.property for each in report.findings} for _, report in layers + built if report.findings]
+        if earlier := sum(name not in each for each in tested):
+            yield f"- {name}: {earlier} others, which were run before this test was there"
     missing = [target["name"].removeprefix(MODELS) for target, report in causal if report.question]
     yield f"\nModels that no tiny configuration built or a CPU does not run ({len(missing)}): {', '.join(missing)}."
 
