@@ -15,8 +15,9 @@ from .subject import Subject, Tensors
 RATE, RATES = 0.5, (0.3, 0.6)
 """A rate of dropout that shows it, and two that tell a wrong rate: neither half, where a swap would go unseen."""
 NEARLY_ALL = 0.9999
-DRAWN = 4096
-"""Sequences of one or two tokens, of which dropout takes a share."""
+DRAWN, PAIRS_DRAWN = 1024, 256
+"""Sequences of one token, of which dropout takes a share, and of two, where whole heads are ten times that share or
+more. Bounds follow from them. Some variants pad each sequence to a block: 4,096 of each took 400 s of reformer."""
 MOST_PATTERNS = 256
 """Outputs of one token in training, where weights are dropped: two to the power of its heads."""
 SEEDS_OF_PAIRS = (3, 5, 7, 11)
@@ -80,7 +81,9 @@ def _shares(subject: Subject | _Rated, rate: float) -> Answers:
         return float(((rows - row).abs().amax(-1) < 1e-3 * size).double().mean())
 
     all_kept, none_kept = share(rows, empty + (kept - empty) / (1 - rate)), share(rows, empty)
-    heads = max(1, round(math.log(all_kept) / math.log(1 - rate))) if all_kept else 1
+    # the larger share says how many weights there are: at a rate of 0.6 one draw in ten thousand keeps all of ten
+    larger, of_one = max((all_kept, 1 - rate), (none_kept, rate))
+    heads = max(1, round(math.log(larger) / math.log(of_one))) if larger else 1
     words = f"at a rate of {rate} a row keeps all weights, 1 / (1 - rate) as large, in {all_kept:.1%} of draws"
     for found, expected in ((all_kept, (1 - rate) ** heads), (none_kept, rate**heads)):
         allowed = 5 * math.sqrt(expected * (1 - expected) / DRAWN) + 1e-3
@@ -91,7 +94,7 @@ def _shares(subject: Subject | _Rated, rate: float) -> Answers:
         for each in pairs:
             # one row that shows single weights is enough
             if together > allowed:
-                together = min(together, share(_rows(subject, each, rate), empty))
+                together = min(together, share(_rows(subject, each, rate, PAIRS_DRAWN), empty))
         words = f"at a rate of {rate} both weights of a row of two are dropped in {together:.1%} of draws"
         if together <= allowed or _weighs_both(subject, pairs[0], rate, empty):
             yield Measured(together, allowed, f"{words}: whole heads are dropped")
@@ -102,7 +105,7 @@ def _weighs_both(subject: Subject | _Rated, inputs: Tensors, rate: float, empty:
 
     A pattern, or hard attention, leaves it one: no other weight is there to be kept where that is dropped.
     """
-    before = _rows(subject, inputs, rate)
+    before = _rows(subject, inputs, rate, PAIRS_DRAWN)
     distance = (before - empty).abs().amax(-1)
     kept = distance > 1e-3 * distance.max()
     # the tokens lie along the first axis of two behind the batch
@@ -111,7 +114,8 @@ def _weighs_both(subject: Subject | _Rated, inputs: Tensors, rate: float, empty:
         moved = inputs[-1].clone()
         # a little, which changes what is weighed and not which
         moved.select(axis, token).add_(0.01)
-        if not bool((_rows(subject, (*inputs[:-1], moved), rate) != before).any(-1)[kept].all()):
+        other = _rows(subject, (*inputs[:-1], moved), rate, PAIRS_DRAWN)
+        if not bool((other != before).any(-1)[kept].all()):
             return False
     return bool(axis)
 

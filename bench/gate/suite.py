@@ -85,7 +85,8 @@ PROPERTIES: tuple[Property, ...] = (
     Property("decode state", masks.state_as_declared, needs=(*LOOKS_BACK, "decoding"), own="check"),
     Property("density", maps.density_as_declared, quick=False, own="check"),
     Property("dropout in training only", maps.dropout_in_training_only, dropout=True),
-    Property("dropout share", modes.dropout_share, quick=False, dropout=True,
+    # one or two tokens are the same in all ways of use
+    Property("dropout share", modes.dropout_share, needs=("causal use where it has one",), quick=False, dropout=True,
              cause="another rate, weights that are not divided by 1 - rate, or whole heads that are dropped"),
     Property("dropout in backward", maps.dropout_in_backward, dropout=True),
     Property("dropout mean", maps.dropout_keeps_mean, quick=False, dropout=True,

@@ -21,7 +21,8 @@ from attnbench.bench.core.entry_points import EntryPointGroup, read_group
 from attnbench.bench.core.errors import AttnbenchError, SelectionError
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.gate import PROPERTIES, Result, examine, quick_gate
-from attnbench.bench.gate.case import gap
+from attnbench.bench.gate.case import Case, gap
+from attnbench.bench.gate.modes import dropout_share
 from attnbench.bench.gate.numerics import row_error
 from attnbench.bench.gate.report import SETTINGS as SETTINGS_OF_CHECK
 from attnbench.bench.gate.variant import with_heads
@@ -347,3 +348,16 @@ def test_check_tells_a_mistake_before_it_examines(
     plugins: None, arguments: tuple[str, ...], error: type[AttnbenchError]
 ) -> None:
     assert isinstance(invoke(*arguments).exception, error)
+
+
+def test_many_weights_of_one_row_are_no_other_rate_of_dropout() -> None:
+    """Two weights in each of five heads: all ten are kept in one draw of ten thousand."""
+
+    class Twice(ScoredVariant):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+            dropped = [F.dropout(self.weights(query, key, mask), self.shape.dropout, self.training) for _ in range(2)]
+            return sum(dropped) / 2 @ value
+
+    case = Case(Twice, replace(SHAPE, heads=5, kv_heads=5))
+    answers = list(dropout_share(case))
+    assert len(answers) == 3 and all(answer.value <= answer.allowed for answer in answers)
