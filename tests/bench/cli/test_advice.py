@@ -63,7 +63,8 @@ def test_a_mistake_is_answered_with_the_right_words(
     (tmp_path / "suite.yaml").touch()
     found = answer(line)
     assert found.code in (2, 3, 4) and advice in found.errors
-    assert len(found.errors) < 400 and found.errors.count("\n") == 1
+    # one line, which may name all suites
+    assert len(found.errors) < 450 and found.errors.count("\n") == 1
 
 
 def test_a_run_without_a_cell_of_the_kind_asked_for_is_refused(tmp_path: Path) -> None:
