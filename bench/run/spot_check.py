@@ -90,10 +90,12 @@ class SpotCheck:
 
         `inputs`: of the samples; they are as before when this returns. `seconds`: takes a sample.
         """
+        if not inputs:
+            return ""
         kept, beside = ([each.clone() for each in inputs] for _ in range(2))
         seen, new = list[float](), list[float]()
         try:
-            for _ in range(_TRIES if inputs else 0):
+            for _ in range(_TRIES):
                 # the same writes go before both, since they leave caches in some state
                 for places, times in ((beside, seen), (inputs, new)):
                     for place, each in zip(places, kept, strict=True):
@@ -107,8 +109,6 @@ class SpotCheck:
         finally:
             for place, each in zip(inputs, kept, strict=True):
                 place.copy_(each)
-        if not inputs:
-            return ""
         return (
             f"a sample takes {min(new):.2g} s with inputs that it has not seen, and {min(seen):.2g} s with those of "
             "the sample before: it keeps outputs from call to call"

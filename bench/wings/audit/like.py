@@ -27,7 +27,7 @@ from ...models.positions import LinearBias
 from .away import at_the_code
 from .calls import Inputs
 from .products import HeadInputs, Pass, Products, Unfound
-from .subject import SAME, ForeignSubject, by_position
+from .subject import SAME, ForeignSubject, by_position, under
 
 _LENGTHS = (150, 43)
 """Positions: more than a block of the usual online softmax, and no multiple of what a tail is filled up to."""
@@ -234,13 +234,9 @@ def seen(
     try:
         length = inputs[0].shape[2 if subject.convention.kind == "qkv" else 1]
         found = Products(inputs, length, shift=shift, ones=ones)
-        with torch.no_grad(), found:
+        with torch.no_grad(), under(found):
             output = subject(inputs, valid, causal)
         return found.seen(output)
-    except Exception:
-        # code that compiles itself refuses the mode, and from then on every call, until this forgets
-        torch.compiler.reset()
-        raise
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 

@@ -21,7 +21,7 @@ from .calls import NAMES, Call, Inputs
 from .convention import with_argument
 from .program import setup
 from .search import parameters_of
-from .subject import SAME, STILL, ForeignSubject, by_position, run
+from .subject import SAME, STILL, ForeignSubject, by_position, run, under
 
 Lines = tuple[str, ...]
 
@@ -423,11 +423,6 @@ def normalised(subject: ForeignSubject) -> Answers:
 def _softmaxes(subject: ForeignSubject, inputs: Inputs, length: int) -> tuple[int, list[str]]:
     """How many softmaxes of scores one call makes, and in words those over another axis: seen inside the call alone."""
     found = _Softmaxes(length)
-    try:
-        with found:
-            subject.outputs(inputs, None, True)
-    except Exception:
-        # code that compiles itself refuses the mode, and from then on every call, until this forgets
-        torch.compiler.reset()
-        raise
+    with under(found):
+        subject.outputs(inputs, None, True)
     return len(found.made), found.problems

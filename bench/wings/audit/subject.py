@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache as cache_of_calls
@@ -24,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....variants.contract import Mask
 from ...core.errors import SelectionError
@@ -398,6 +400,18 @@ def changed(subject_kind: Kind, inputs: Inputs, where: Tensor, vocabulary: int =
         return (torch.where(where, (inputs[0] - low + 7) % (vocabulary - low) + low, inputs[0]),)
     shape = where[:, None, :, None] if subject_kind == "qkv" else where[..., None]
     return tuple(torch.where(shape, 3 * each.roll(1, 0) + 1, each) for each in inputs)
+
+
+@contextmanager
+def under(mode: TorchDispatchMode) -> Iterator[None]:
+    """The mode, for one call of a subject."""
+    try:
+        with mode:
+            yield
+    except Exception:
+        # code that compiles itself refuses the mode, and from then on every call, until this forgets
+        torch.compiler.reset()
+        raise
 
 
 def by_position(output: Tensor, kind: Kind) -> Tensor:
