@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attnbench.bench.wings.audit.suite import IN_THE_GATE, audit_module
+from attnbench.bench.cli.check import ByDesign, names_of
+from attnbench.bench.wings.audit.suite import IN_THE_GATE, NAMES, audit_module
 
 
 class Layer(nn.Module):
@@ -652,3 +653,9 @@ def test_check_asks_what_a_module_claims_and_takes_an_answer(monkeypatch):
     assert attnbench.check(OneAhead(), causal=True).failures[0].property == "causal"
     accepted = attnbench.check(OneAhead(), causal=False)
     assert accepted and not accepted.undecided
+
+
+def test_the_help_names_properties_that_audit_and_check_know():
+    """Under the same names, since one text serves both commands."""
+    [shown] = re.findall("`(.+)`", ByDesign.__metadata__[0].help)
+    assert set(names_of(shown)) <= {*NAMES} - {*IN_THE_GATE}
