@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import PluginError
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
-from ..process.ask import ask, asking
+from ..process.ask import asking
 
 if TYPE_CHECKING:
     from ..gate.report import CheckReport
@@ -40,7 +40,7 @@ def check(
     """
     from ..gate.report import CheckReport
     from ..plan.facts import resolve
-    from ..run.check import CHECK_PATIENCE, CheckVariant
+    from ..run.check import CheckVariant, checked
 
     if not isinstance(variant, str | Spec):
         given = {"device": device, "dtype": dtype, "causal": causal, "by_design": by_design}
@@ -49,8 +49,7 @@ def check(
     with asking():
         try:
             spec = resolve(VARIANTS, spec)
-            question = CheckVariant(spec, device, dtype, causal, tuple(by_design))
-            return ask(VARIANTS, spec.name, question, patience=CHECK_PATIENCE)
+            return checked(CheckVariant(spec, device, dtype, causal, tuple(by_design)))
         except PluginError as error:
             return CheckReport(name=str(spec), results=(), seconds=0.0, problem=error.reason)
 

@@ -30,7 +30,8 @@ from .spec import Range, Spec, Value, value_text
 from .targets import Target, module_source, parsed, said_in, target_of
 
 ADAPTERS = "attnbench.adapters"
-"""The entry points, by noun, of functions from what others wrote, and its name, to a class of the contract."""
+"""The entry points, by noun, of functions from what others wrote, and its name, to a class of the contract; and
+`audit`, which examines a module that was made a variant, and lies in a child, as it is called by itself."""
 
 
 class Registry:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from time import process_time
 from typing import Any, Literal
 
 import torch
@@ -337,9 +336,9 @@ class Case:
         """A pass at the length to be measured, in seconds of the processor, which other work does not lengthen."""
         # what is done once, such as loading kernels
         self.run(self.inputs(min(self.length, 64)))
-        start = process_time()
+        start = self.factory.seconds()
         self.run(self.inputs())
-        return process_time() - start
+        return self.factory.seconds() - start
 
     def of_size(self, heads: int, length: int) -> Case:
         """The case with fewer heads or positions, at the length to be measured.

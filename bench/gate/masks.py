@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..measure.memory import storages
 from .case import INPUTS, SEQUENCE_SECONDS, Case, Inputs, gap, permuted
 from .result import Answers, Measured, NotJudged
 from .subject import future
@@ -375,7 +374,7 @@ def state_as_declared(case: Case) -> Answers:
         yield Measured(1.0, 0.0, "it decodes, but `state_bytes` is None")
         return
     state = _decoded_once(case, length, 1)[1][0]
-    actual = sum(storage for storage in storages(state).values())
+    actual = case.factory.held(state)
     # what is held may be compared with that of a longer sequence, never what is declared
     roomy = case.module.state_bytes(replace(case.shape, max_length=max(length, STATE_ROOM))) or declared
     # Either way round: a state that is smaller than declared makes a board's memory column wrong too.

@@ -265,8 +265,7 @@ def compiled(case: Case) -> Answers:
     valid = torch.stack([at >= len(at) // 3, at % 4 != 1])
     torch._dynamo.reset()
     try:
-        traced: Any = torch.compile(case.rebuilt().module, backend="eager", dynamic=False)
-        found = case.with_module(traced).run(inputs, valid)
+        found = case.with_module(case.factory.traced(case.rebuilt().module)).run(inputs, valid)
     except Exception as error:
         # of the compiler, since the code itself runs
         yield NotJudged(f"torch.compile raises {type(error).__name__}: {str(error).partition(chr(10))[0]}")

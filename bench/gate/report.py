@@ -129,7 +129,7 @@ class CheckReport:
 
 
 def check_variant(
-    variant: VariantSource,
+    variant: VariantSource | VariantFactory,
     name: str,
     *,
     device: str = "cpu",

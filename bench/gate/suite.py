@@ -15,7 +15,7 @@ from . import gradients, maps, masks, modes, numerics, twins
 from .case import BASE_LENGTH, WIDEST_BATCH, Case, RunSetting
 from .property import Property
 from .result import Result
-from .variant import VariantSource, with_heads
+from .variant import VariantFactory, VariantSource, with_heads
 
 LONG_LENGTH = 384
 SHORT_HEADS = 5
@@ -99,7 +99,7 @@ LONGEST = {item.name for item in PROPERTIES if item.longest}
 
 
 def examine(
-    variant: VariantSource,
+    variant: VariantSource | VariantFactory,
     shape: AttentionShape,
     seed: int = 0,
     *,
@@ -171,7 +171,7 @@ def _quick_short(
 
 
 def _findings(
-    variant: VariantSource,
+    variant: VariantSource | VariantFactory,
     shape: AttentionShape,
     length: int | None,
     properties: tuple[Property, ...],

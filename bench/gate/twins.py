@@ -131,7 +131,7 @@ class Path:
     refusal: str = ""
 
 
-def paths(variant: VariantSource, shape: AttentionShape) -> list[Path]:
+def paths(variant: VariantSource | VariantFactory, shape: AttentionShape) -> list[Path]:
     """The paths of `variant`, or the forced one alone; none where it has no parameter `impl`. `auto` takes one of them.
 
     Raises SelectionError for an unknown name.
@@ -208,7 +208,7 @@ def _reference(case: Case, inputs: Inputs, valid: Tensor | None) -> tuple[Case, 
             case.memo["twin"] = case.rebuilt(dtype="float64", impl=EAGER)
         else:
             shape = replace(case.shape, dtype="float64")
-            module = build(VariantFactory.of(case.module.twin), shape, case.seed)
+            module = build(case.factory.twin(case.module.twin), shape, case.seed)
             case.memo["twin"] = case.with_module(module, "float64")
     twin, double = case.memo["twin"], Inputs(*(x.double() for x in inputs))
     softmax = case.with_module(SoftmaxReference(case.shape).eval())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from time import process_time
 from typing import Any, get_args
 
 import torch
@@ -14,6 +15,7 @@ from ...variants.contract import AttentionShape, Variant
 from ..core.errors import SelectionError, Unsupported
 from ..core.registry import VARIANTS, parameters
 from ..core.spec import Spec
+from ..measure.memory import storages
 
 EAGER = "eager"
 """The value of `impl` that is the definition."""
@@ -26,11 +28,17 @@ VariantSource = Spec | str | type[Variant] | Callable[[AttentionShape], Variant]
 @dataclass(frozen=True, slots=True)
 class VariantFactory:
     """A maker of instances: `make(shape, **parameters)`. `implementations` are the values of a parameter `impl`;
-    `forced`, which of them a selection asks for."""
+    `forced`, which of them a selection asks for. The rest is done where the code lies, here or in another process:
+    `twin` makes the factory of a selection, `traced` an instance under torch.compile; `held` counts the bytes of a
+    state of decoding; `seconds` tells processor time."""
 
     make: Callable[..., Variant]
     implementations: tuple[str, ...] = ()
     forced: str = ""
+    twin: Callable[[str], VariantFactory] = lambda name: VariantFactory.of(name)
+    traced: Callable[[Any], Any] = lambda variant: torch.compile(variant, backend="eager", dynamic=False)
+    held: Callable[[Any], int] = lambda state: sum(storages(state).values())
+    seconds: Callable[[], float] = process_time
 
     @classmethod
     def of(cls, given: VariantSource | VariantFactory) -> VariantFactory:

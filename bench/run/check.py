@@ -9,16 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from ..core.errors import PluginError, SelectionError
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..gate.report import SETTINGS, CheckReport, check_variant, once_each
-from ..process.ask import SERVICE, Reporter, Request, ask_child
+from ..gate.variant import VariantFactory, VariantSource
+from ..process.ask import SERVICE, Reporter, Request, ask, ask_child
 from ..process.child import Child, end_servers
 from ..process.side_by_side import side_by_side
-from .global_state import changes_since_noted
+from .link import linked
+from .remote import factory_of
+from .remote_child import OpenVariant
 
 CHECK_PATIENCE = 10.0
 """The time that the gate may take, in limits of an ordinary answer: it builds kernels, and tries hundreds of shapes."""
@@ -40,17 +44,25 @@ class CheckVariant(Request[CheckReport]):
     parts: int = 1
 
     def answer(self, reporter: Reporter) -> CheckReport:
-        plain = self.variant.inner or self.variant
-        of_class = getattr(VARIANTS.load(plain.name), "sizes", None) if not self.variant.layers else None
-        sizes = of_class(dict(plain.parameters)) if of_class else (None, None)
-        given: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "sizes": sizes}
-        given |= {"causal": self.causal, "by_design": self.by_design}
-        name = str(self.variant)
-        report = CheckReport(name=name, results=(), seconds=0.0, problem=changes_since_noted())
-        if report:
-            report = check_variant(self.variant, name, part=self.part, parts=self.parts, **given)
-        # code that replaces what examines it has no verdict
-        return replace(report, results=(), problem=changes) if (changes := changes_since_noted()) else report
+        return self.judged(self.variant)
+
+    def judged(self, source: VariantSource | VariantFactory, **more: Any) -> CheckReport:
+        """The report of `source`, which is the variant or makes it; `more` are arguments of `check_variant`."""
+        given: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "causal": self.causal}
+        given |= {"by_design": self.by_design, "part": self.part, "parts": self.parts}
+        return check_variant(source, str(self.variant), **given, **more)
+
+
+def checked(question: CheckVariant) -> CheckReport:
+    """The report of a variant; code of others runs in a child, and is judged here, where it was never imported.
+
+    Raises SelectionError for a name, and PluginError for code that dies, hangs or replaces what examines it.
+    """
+    spec = question.variant
+    if not VARIANTS.is_foreign(spec.name):
+        return ask(VARIANTS, spec.name, question, patience=CHECK_PATIENCE)
+    with linked(VARIANTS, spec.name, OpenVariant(variant=spec)) as link:
+        return question.judged(factory_of(link), sizes=link.facts.sizes)
 
 
 def processes_for(device: str) -> int:
@@ -74,7 +86,10 @@ def check_together(
         CheckVariant(spec, device, dtype, causal, by_design, part, parts) for spec in specs for part in range(parts)
     ]
     found: dict[Spec, list[tuple[int, CheckReport]]] = {spec: [] for spec in specs}
-    for question, report in side_by_side(questions, jobs, SERVICE, _answered):
+    own = [each for each in questions if not VARIANTS.is_foreign(each.variant.name)]
+    # code of others in turn, since all of it is judged in this process
+    others = ((each, _answered(None, each)) for each in questions if each not in own)
+    for question, report in chain(others, side_by_side(own, jobs, SERVICE, _answered)):
         ended = found[question.variant]
         ended.append((question.part, report))
         if len(ended) == parts:
@@ -82,8 +97,10 @@ def check_together(
     end_servers()
 
 
-def _answered(child: Child, question: CheckVariant) -> CheckReport:
+def _answered(child: Child | None, question: CheckVariant) -> CheckReport:
     try:
+        if child is None:
+            return checked(question)
         return ask_child(child, VARIANTS, question.variant.name, question, patience=CHECK_PATIENCE)
     except PluginError as error:
         return CheckReport(name=str(question.variant), results=(), seconds=0.0, problem=error.reason)

@@ -24,6 +24,8 @@ from ...core.errors import SelectionError, Unsupported
 from ...core.spec import Value, value_text
 from ...gate.result import Result
 from ...measure.memory import storages
+from ...run.link import Away, at_the_code
+from .away import ForeignFacts, opened
 from .calls import Call, Convention, Inputs
 from .convention import recognise, says_causal, sees_future
 from .decoding import ALLOWED, Protocol, protocol
@@ -187,6 +189,23 @@ class ForeignLayer(Layer):
         for piece in x.split(max(1, length - 1), 1):
             state = self.advance(piece, state)[1]
         return sum(storages(state).values())
+
+
+@at_the_code
+def _opened(variant: Any) -> ForeignFacts:
+    """In the child: the facts about the module that was made a variant."""
+    from .examine import facts_of
+    from .suite import prepared
+
+    module, _, call = variant.audited.args
+    own, changes, more = prepared(module)
+    return facts_of(own, (*changes, *more), changes, call)
+
+
+def audited_there(variant: Away, causal: bool | None) -> list[Result]:
+    """The findings about the module of a variant that lies in a child."""
+    facts = _opened(variant)
+    return _audited(opened(variant.link, facts), "", facts.call, causal)
 
 
 def _audited(module: Any, name: str, call: Call, causal: bool | None) -> list[Result]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .away import Away
+from ...run.link import Away
 from .calls import Call, Convention, Inputs
 from .search import LIKE_MASKS, MASKS, SWITCHES, Unclear, named_like, parameters_of, plain_call
 from .subject import STILL, ForeignSubject, by_position, changed, draw, run
@@ -86,7 +86,7 @@ def _documented(target: Any, names: list[str]) -> tuple[str, ...]:
 
 def _is_of_transformers(target: Any) -> bool:
     if isinstance(target, Away):
-        return target.facts.of_transformers
+        return bool(target.facts.of_transformers)
     return type(target).__module__.startswith("transformers.")
 
 
@@ -216,7 +216,7 @@ def _both(target: Any, found: Convention, padded: str) -> str:
 def says_causal(target: Any) -> bool:
     """True if a module says that it is causal by itself: by an attribute, its configuration or its name."""
     if isinstance(target, Away):
-        return target.facts.says_causal
+        return bool(target.facts.says_causal)
     if not isinstance(target, nn.Module):
         return False
     told = {getattr(each, "causal", None) for each in target.modules()}

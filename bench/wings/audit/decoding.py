@@ -17,7 +17,7 @@ from torch import Tensor
 from ....variants.contract import Mask
 from ...gate.lengths import taken
 from ...gate.result import Answers, Measured, NotJudged, error_text
-from .away import at_the_code
+from ...run.link import at_the_code
 from .calls import NAMES, Inputs, Kind
 from .convention import closing, with_argument
 from .program import setup

@@ -10,11 +10,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...core.errors import PluginError, SelectionError
+from ...core.errors import SelectionError
 from ...core.registry import Registry
 from ...core.spec import Spec, with_call
 from ...process.ask import Reporter, Request, asking
-from .away import Argument, ForeignFacts, is_module, keep, linked
+from ...run.link import keep, linked, make_subjects_by
+from .away import Argument, ForeignFacts, is_module, opened
 from .report import AuditReport
 
 
@@ -48,20 +49,20 @@ class OpenTarget(Request[ForeignFacts]):
         note_functions()
         built = load_target(self.target)
         own, changes, more = prepared(built.module)
-        return _facts_of(own, (*built.lines, *changes, *more), changes, built.call)
+        return facts_of(own, (*built.lines, *changes, *more), changes, built.call)
 
 
-def _facts_of(own: Any, lines: tuple[str, ...], changes: tuple[str, ...], call: str) -> ForeignFacts:
-    """The facts about a module that the tests will use from another process, where it is kept from now on."""
+def facts_of(own: Any, lines: tuple[str, ...], changes: tuple[str, ...], call: str) -> ForeignFacts:
+    """In the child: the facts about a module that tests will use from another process; it is kept from now on."""
     import torch
 
     from .convention import says_causal
     from .search import Unclear, parameters_of, plain_call
     from .subject import ForeignSubject
 
-    keep(own, deepcopy(own), ForeignSubject)
+    make_subjects_by(ForeignSubject.of_about)
     facts = ForeignFacts(
-        is_module=is_module(own), says_causal=says_causal(own),
+        number=keep(own), pristine=keep(deepcopy(own)), is_module=is_module(own), says_causal=says_causal(own),
         of_transformers=type(own).__module__.startswith("transformers."),
         arguments=tuple(Argument.of(name, each) for name, each in parameters_of(own).items()),
         lines=lines, changes=changes, call=call,
@@ -103,11 +104,6 @@ def audit(
     if not isinstance(call, str):
         raise SelectionError("expected the call of a named target as text: its code runs in a child")
     [spec] = with_call([str(Spec.parse(target) if isinstance(target, str) else target)], call)
-    with asking():
-        with linked(TARGETS, spec.name, OpenTarget(target=spec)) as module:
-            options: dict[str, Any] = {"causal": causal, "compile": compile, "by_design": by_design, "like": like}
-            report = audit_module(module, str(spec), call=module.facts.call, **options)
-            # code that replaces what examines it has no verdict
-            if changes := module.changes():
-                raise PluginError(TARGETS.plugin(spec.name), changes)
-        return report
+    with asking(), linked(TARGETS, spec.name, OpenTarget(target=spec)) as link:
+        options: dict[str, Any] = {"causal": causal, "compile": compile, "by_design": by_design, "like": like}
+        return audit_module(opened(link, link.facts), str(spec), call=link.facts.call, **options)

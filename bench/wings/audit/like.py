@@ -24,7 +24,7 @@ from ...gate.lengths import taken
 from ...gate.result import Answer, Answers, Measured, NotJudged, error_text
 from ...gate.variant import VariantFactory, build
 from ...models.positions import LinearBias
-from .away import at_the_code
+from ...run.link import at_the_code
 from .calls import Inputs
 from .products import HeadInputs, Pass, Products, Unfound
 from .subject import SAME, ForeignSubject, by_position, under

@@ -16,7 +16,7 @@ from ...gate.gradients import derivative_errors
 from ...gate.lengths import taken
 from ...gate.modes import RATE
 from ...gate.result import Answer, Answers, Measured, NotJudged, error_text, lacks_kernel
-from .away import DTYPES, at_the_code
+from ...run.link import DTYPES, at_the_code
 from .calls import NAMES, Call, Inputs
 from .convention import with_argument
 from .program import setup

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...gate.result import Answers, Measured, NotJudged
 from ...gate.subject import Change
-from .away import at_the_code
+from ...run.link import at_the_code
 from .convention import with_argument
 from .numerics import AMOUNT_ALLOWED
 from .program import masks, setup

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...core.errors import SelectionError, crash_text
-from .away import Away
+from ...run.link import Away
 from .calls import NAMES, Call, Convention, Inputs, Kind
 from .subject import STILL, ForeignSubject, draw, run_raw
 

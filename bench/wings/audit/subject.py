@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache as cache_of_calls
 from time import process_time
 from types import CodeType
@@ -32,7 +32,8 @@ from ...core.errors import SelectionError
 from ...gate.result import Measured
 from ...gate.subject import Change
 from ...gate.variant import Widened, seed_draws
-from .away import DTYPES, Away, at_the_code, is_module
+from ...run.link import DTYPES, Away, at_the_code
+from .away import is_module
 from .calls import NAMES, Call, Convention, Inputs, Kind
 from .program import of_change, with_out
 
@@ -58,6 +59,17 @@ class ForeignSubject:
     looks_back: bool = False
     dtype: torch.dtype = torch.float32
     pristine: Any = None
+
+    def about(self) -> dict[str, Any]:
+        """All but the module, plain, for the process where that lies."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return {"convention": asdict(self.convention), "claims": self.claims, "dtype": dtype}
+
+    @classmethod
+    def of_about(cls, module: Any, about: dict[str, Any]) -> ForeignSubject:
+        """The subject of a module that `about` describes."""
+        convention = Convention(**{**about["convention"], "shape": tuple(about["convention"]["shape"])})
+        return cls(module, convention, about["claims"], dtype=DTYPES[about["dtype"]])
 
     @at_the_code
     def __call__(self, inputs: Inputs, valid: Tensor | None = None, causal: bool = False, seed: int = 0) -> Tensor:

@@ -16,8 +16,8 @@ from ...core.errors import SelectionError
 from ...core.registry import nearest
 from ...gate import lengths, modes, traces
 from ...gate.result import Answers, NotJudged, Result, as_meant, error_text, worst
+from ...run.link import Away
 from . import decoding, future, numerics, packing, padding
-from .away import Away
 from .calls import Call
 from .convention import recognise, says_causal, sees_future
 from .like import compared_with, mixed_heads, parsed, weights

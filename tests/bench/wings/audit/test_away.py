@@ -14,7 +14,8 @@ from attnbench.bench.core.errors import PluginError
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.process import ask
 from attnbench.bench.process.ask import PART_BYTES, asking
-from attnbench.bench.wings.audit.away import DTYPES, Packed, linked
+from attnbench.bench.run.link import DTYPES, Packed, linked
+from attnbench.bench.wings.audit.away import opened
 from attnbench.bench.wings.audit.calls import Convention
 from attnbench.bench.wings.audit.examine import TARGETS, OpenTarget
 from attnbench.bench.wings.audit.subject import ForeignSubject
@@ -29,7 +30,8 @@ import torch
 from torch import nn
 from attnbench.bench.gate import result, subject as of_gate
 from attnbench.bench.run import global_state
-from attnbench.bench.wings.audit import away, subject
+from attnbench.bench.run import link
+from attnbench.bench.wings.audit import subject
 
 class Mine(nn.Module):
     causal, calls = True, 0
@@ -92,24 +94,24 @@ def test_a_replaced_function_is_still_named(tmp_path: Path) -> None:
         attnbench.audit(file_of(tmp_path, REPLACED["item"]), compile="")
 
 
-REPLY = "away._Returned = lambda turn, value, old=away._Returned"
+REPLY = "link._Returned = lambda turn, value, old=link._Returned"
 
 
 def answers(packed: str) -> str:
     """The code that makes every tensor of an answer into what an honest child does not send."""
-    return f"old = away.Packed.of\naway.Packed.of = lambda tensor, *, laid: {packed}"
+    return f"old = link.Packed.of\nlink.Packed.of = lambda tensor, *, laid: {packed}"
 
 
 @pytest.mark.parametrize(
     ("after", "words"),
     [
-        (answers("away.Packed('float32', (2**39, 2**39), b'')"), "wrong type: Expected float32 .* got 0 bytes"),
-        (answers("away.Packed('float32', (2, 3), b'x' * 25)"), "wrong type: Expected float32 .* got 25 bytes"),
-        (answers("away.Packed('object', (1,), b'12345678')"), "wrong type: Expected a tensor, got one of object"),
-        (answers("away.Packed('float32', (9, 9), b'1234', (0, 0))"), "wrong type: Expected a tensor"),
-        (answers("away.Packed('float32', (-1,), b'')"), "wrong type: Expected `int` >= 0"),
+        (answers("link.Packed('float32', (2**39, 2**39), b'')"), "wrong type: Expected float32 .* got 0 bytes"),
+        (answers("link.Packed('float32', (2, 3), b'x' * 25)"), "wrong type: Expected float32 .* got 25 bytes"),
+        (answers("link.Packed('object', (1,), b'12345678')"), "wrong type: Expected a tensor, got one of object"),
+        (answers("link.Packed('float32', (9, 9), b'1234', (0, 0))"), "wrong type: Expected a tensor"),
+        (answers("link.Packed('float32', (-1,), b'')"), "wrong type: Expected `int` >= 0"),
         (answers("[1, 2]"), "wrong type: Expected `object`, got `array`"),
-        (f"{REPLY}: away._RaisedThere(turn, ('A B', '', ''))", "wrong type: Expected `str` matching"),
+        (f"{REPLY}: link._RaisedThere(turn, ('A B', '', ''))", "wrong type: Expected `str` matching"),
         (f"{REPLY}: old(turn - 1, value)", "a question that was not asked"),
         (f"import pickle\n{REPLY}: old(turn, pickle.dumps(print))", "wrong type"),
         ("kept = subject.by_position\nsubject.by_position = lambda output, kind: kept(output, kind)[:, :9]", "shapes"),
@@ -191,8 +193,8 @@ def test_an_answer_longer_than_a_line_comes_in_parts(tmp_path: Path) -> None:
         "    def forward(self, x):\n        return self.one(x).cumsum(1)\n"
     )
     spec = Spec(f"{path}:Wide")
-    with linked(TARGETS, spec.name, OpenTarget(target=spec)) as module:
-        facts = module.facts
+    with linked(TARGETS, spec.name, OpenTarget(target=spec)) as opening:
+        module, facts = opened(opening, opening.facts), opening.facts
         called = Convention(kind=facts.kind, shape=facts.shape, length=facts.length, plain=facts.plain)
         found = ForeignSubject(module, called).trained()["one.weight"]
     assert called.shape == (2100,) and found.nbytes > PART_BYTES
