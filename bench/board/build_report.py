@@ -300,7 +300,7 @@ def _lengths(table: ResultTable, sweep: LengthSweep, mode: Mode) -> Iterator[Fig
 
 
 def _records(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[FigureRow]:
-    words: dict[tuple[str, int], str] = {}
+    words: dict[int, dict[int, str]] = {}
     for run in sorted(runs, key=lambda run: (run.variant, run.lane, run.seed)):
         yield {
             "key": run.key, "variant": run.variant, "lane": run.lane, "seed": run.seed, "outcome": run.outcome,
@@ -310,19 +310,19 @@ def _records(table: ResultTable, runs: Sequence[ResultRow]) -> Iterator[FigureRo
         }  # fmt: skip
 
 
-def _numbers(table: ResultTable, at: int, words: dict[tuple[str, int], str]) -> Iterator[str]:
+def _numbers(table: ResultTable, at: int, words: dict[int, dict[int, str]]) -> Iterator[str]:
     """The numbers of the whole model; those of one kind of attention have a table of their own.
 
-    `words`: those found so far, by name and by the identity of a `where`, which many Records share.
+    `words`: those found so far, by the identity of labels, which many Records share, and the place in them.
     """
-    measured = table.measurements(at)
-    names = sorted(measured.keys() & METRICS.keys(), key=_ORDER.__getitem__)
-    whole = [m for name in names for m in measured[name] if "attention" not in m.where]
-    for m in whole[:SHOWN_NUMBERS]:
-        place = m.name, id(m.where)
-        if place not in words:
-            words[place] = " ".join([m.name, *_where_words(m.where)])
-        yield f"{words[place]} {m.value:.6g}"
+    measured = table.measured[at]
+    labels = measured.labels
+    if id(labels) not in words:
+        names = sorted(labels.places.keys() & METRICS.keys(), key=_ORDER.__getitem__)
+        places = [place for name in names for place in labels.places[name] if "attention" not in labels[place].where]
+        shown = [(place, labels[place]) for place in places[:SHOWN_NUMBERS]]
+        words[id(labels)] = {place: " ".join([label.name, *_where_words(label.where)]) for place, label in shown}
+    return (f"{text} {measured.values[place]:.6g}" for place, text in words[id(labels)].items())
 
 
 def _with_unit(metric: Metric) -> str:

@@ -73,7 +73,8 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
         return lambda variant: number_cell(_last(table.values(name, context.rows_of(variant))), words)
 
     def mean(name: str, words: Callable[[float], str] = percent, **where: object) -> Cell:
-        return lambda variant: mean_cell(_of_whole_model(context, variant, name, **where), words)
+        # not those of one kind of attention among several
+        return lambda variant: mean_cell(table.values(name, context.rows_of(variant), attention=None, **where), words)
 
     def test_mean(name: str, words: Callable[[float], str]) -> Cell:
         return lambda variant: mean_cell(table.values(name, context.rows_of(variant), split="test"), words)
@@ -302,17 +303,6 @@ def _memory(context: BoardContext, of_reference: float | None, name: str) -> Tab
     return number_cell(own / of_reference, memory)
 
 
-def _of_whole_model(context: BoardContext, variant: str, name: str, **where: object) -> list[float]:
-    """The finite values of that name, one of each Record, for the whole model and not for one kind of attention."""
-    found: list[float] = []
-    for at in context.rows_of(variant):
-        for m in context.table.measurements(at).get(name, ()):
-            if "attention" not in m.where and where.items() <= m.where.items() and math.isfinite(m.value):
-                found.append(m.value)
-                break
-    return found
-
-
 def _equal_time(context: BoardContext, name: str) -> TableCell:
     own, reference = context.contrasts.scores.get(name), context.scores.get(REFERENCE)
     cost = context.timings.get(name)
@@ -360,7 +350,7 @@ def _decoded(context: BoardContext, name: str) -> TableCell:
 
 
 def _captured_steps(context: BoardContext, name: str) -> TableCell:
-    measured = [m for at in context.rows_of(name) for m in context.table.measurements(at).get("captured_steps", ())]
+    measured = [m for at in context.rows_of(name) for m in context.table.named("captured_steps", at)]
     reasons = sorted({str(m.where["reason"]) for m in measured if "reason" in m.where})
     cell = mean_cell([m.value for m in measured], percent)
     return replace(cell, note="; ".join(reasons)) if reasons else cell

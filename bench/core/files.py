@@ -40,7 +40,7 @@ def open_regular(path: str | Path, *, folder: int | None = None, follow: bool = 
     try:
         # it may have been exchanged since
         _refuse_others(path, os.fstat(descriptor))
-        return os.fdopen(descriptor, "rb")
+        return os.fdopen(descriptor, "rb", 65_536)
     except BaseException:
         os.close(descriptor)
         raise

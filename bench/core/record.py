@@ -1,16 +1,17 @@
-"""Record: the outcome and the measurements of one Cell, as one JSON line; and the Site at which a Record counts."""
+"""Record: the outcome and the measurements of one Cell, as one JSON line."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, field, fields
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from time import perf_counter
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct, defstruct, structs
@@ -63,7 +64,7 @@ class Outcome(StrEnum):
 
 
 class CheckedWhere(dict[str, Any]):
-    """What narrows a measurement, where its keys have been checked already; many measurements share it."""
+    """What narrows a measurement of finite numbers, where its keys have been checked already; many share it."""
 
 
 class Measurement(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
@@ -81,7 +82,9 @@ class Measurement(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         """Raises ValueError where `where` has a key that boards read with another type than they expect."""
-        if self.where and type(self.where) is not CheckedWhere:
+        if type(self.where) is CheckedWhere:
+            return
+        if self.where:
             check_keys(WhereKeys, self.where, "where")
         if isinstance(self.value, str):
             structs.force_setattr(self, "value", float(self.value))
@@ -92,6 +95,72 @@ class Measurement(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fi
     def of(cls, name: str, value: float, samples: tuple[float, ...] = (), **where: Any) -> Measurement:
         """A measurement with the unit that `METRICS` fixes for its name."""
         return cls(name=name, value=value, unit=METRICS[name].unit, samples=samples, where=where)
+
+
+class Label(NamedTuple):
+    """All of a measurement but its numbers."""
+
+    name: str
+    unit: str
+    where: Mapping[str, Any]
+
+
+class Labels(tuple[Label, ...]):
+    """The labels of the measurements of a Record; Records that agree in all of them share one."""
+
+    @cached_property
+    def places(self) -> dict[str, list[int]]:
+        """The places of the measurements over a whole model, by name."""
+        found: dict[str, list[int]] = {}
+        for place, label in enumerate(self):
+            if "layer" not in label.where and "head" not in label.where:
+                found.setdefault(label.name, []).append(place)
+        return found
+
+    def first(self, name: str, where: Mapping[str, object]) -> int | None:
+        """The place of the first measurement over a whole model with this name and entries; of None, without that key.
+
+        None where there is none.
+        """
+        for place in self.places.get(name, ()):
+            own = self[place].where
+            if all(own.get(key) == value for key, value in where.items()):
+                return place
+        return None
+
+
+class Measurements(Sequence[Measurement]):
+    """The measurements of a Record as shared labels and numbers of its own; each is made when it is asked for.
+
+    A folder of 20,000 Records has a million, of which a board reads a few.
+    """
+
+    __slots__ = ("labels", "samples", "values")
+
+    def __init__(self, labels: Labels, values: Iterable[float], samples: Sequence[tuple[float, ...]]):
+        self.labels, self.values, self.samples = labels, array("d", values), samples
+
+    @classmethod
+    def of(cls, measurements: Sequence[Measurement]) -> Measurements:
+        if isinstance(measurements, Measurements):
+            return measurements
+        labels = Labels(Label(each.name, each.unit, each.where) for each in measurements)
+        return cls(labels, [each.value for each in measurements], [each.samples for each in measurements])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        name, unit, where = self.labels[at]
+        return Measurement(name=name, value=self.values[at], unit=unit, samples=self.samples[at], where=where)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +240,7 @@ class Record:
     cell: Cell
     outcome: Outcome
     reason: Text = ""
-    measurements: tuple[Measurement, ...] = ()
+    measurements: Sequence[Measurement] = ()
     machine: Machine
     data: Provenance | None = None
     digest: Name = ""
@@ -227,7 +296,7 @@ class Record:
         return None
 
     def to_json(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"key": self.key} | to_builtins(self)
+        values: dict[str, Any] = {"key": self.key} | to_builtins(replace(self, measurements=tuple(self.measurements)))
         # JSON has neither NaN nor infinity: they are kept as text
         for measurement in values["measurements"]:
             measurement["value"] = _finite_or_text(measurement["value"])
@@ -274,46 +343,13 @@ class Record:
                 f"expected schema {SCHEMA}, got {brief(repr(schema), 60)}; read it with the version that wrote it"
             )
         rest = {name: value for name, value in values.items() if name != "key"}
-        record = convert(cls, rest, f"a record of schema {SCHEMA}")
+        found = convert(cls, rest, f"a record of schema {SCHEMA}")
+        record = replace(found, measurements=Measurements.of(found.measurements))
         if values.get("key") != record.key:
             raise StoreError(
                 f"a record's key {brief(repr(values.get('key')), 60)} does not match its cell ({record.key})"
             )
         return record
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """The place where a run measures and where its Records count: one machine, or the nodes that an executor chooses.
-
-    `machine_id`: of the one machine; empty for nodes, which are not known before they have run. `on_gpu`: whether their
-    GPUs are asked for. `threads`: of timings.
-    """
-
-    machine_id: str
-    executor: str = "local"
-    on_gpu: bool = False
-    threads: int
-
-    @property
-    def name(self) -> str:
-        """The same for all that a later run may ask whether it has been done."""
-        return self.machine_id or f"{self.executor} {'gpu' if self.on_gpu else 'cpu'}"
-
-    def counts(self, record: Record) -> bool:
-        """True if a Record of one of its cells answers here.
-
-        Speeds answer at the same number of threads alone. Of nodes, any that the executor chose counts, and what was
-        trained by this code counts from whatever machine; what failed on another machine may succeed here.
-        """
-        is_timing = record.cell.lane == "time"
-        if is_timing and record.machine.threads != self.threads:
-            return False
-        if self.machine_id:
-            return record.machine.id == self.machine_id
-        if bool(record.machine.accelerators) != self.on_gpu:
-            return False
-        return record.executor == self.executor or (not is_timing and record.outcome is Outcome.OK)
 
 
 def version_of(digest: str) -> str:
@@ -327,19 +363,23 @@ def version_of(digest: str) -> str:
 
 
 class _MeasurementOfLine(Struct, gc=False, forbid_unknown_fields=True):
-    name: Name
+    name: Raw
     value: Finite
-    unit: Name
+    unit: Raw
     samples: FiniteSamples = ()
     where: Raw = Raw(b"{}")
 
 
 _HINTS = get_type_hints(Record, include_extras=True)
 
-_SHARED = {name: _HINTS[name] for name in ("machine", "data", "metric", "setting")} | {"where": Open}
-"""Parts that are the same in many Records or measurements."""
+_SHARED = {name: _HINTS[name] for name in ("machine", "data", "metric", "setting")}
+"""Parts that are the same in many Records."""
+
+_LABEL = {"name": Name, "unit": Name, "where": Open}
+"""Parts that are the same in many measurements."""
 
 _MOST_SHARED_BYTES = 4096
+_MOST_LABELS_BYTES = 65_536
 
 
 def _fields_of_line() -> Iterator[tuple[str, Any] | tuple[str, Any, Any]]:
@@ -369,17 +409,12 @@ def _from_usual_line(line: bytes) -> Record | None:
         found: Any = _LINE.decode(line)
         values = structs.asdict(found)
         key = values.pop("key")
-        measurements = [
-            Measurement(
-                name=_one_text(each.name),
-                value=each.value,
-                unit=_one_text(each.unit),
-                samples=each.samples,
-                where=_part("where", bytes(each.where)),
-            )
-            for each in found.measurements
-        ]
-        values["measurements"] = tuple(measurements)
+        if found.measurements:
+            names, numbers, units, samples, wheres = zip(*map(structs.astuple, found.measurements), strict=True)
+            # one text is looked up, and not each part of each measurement
+            text = b",".join((*names, *units, *wheres))
+            labels = _labels(text) if len(text) <= _MOST_LABELS_BYTES else _labels.__wrapped__(text)
+            values["measurements"] = Measurements(labels, numbers, samples)
         values["cell"] = convert(Cell, parse_json(found.cell), "a cell")
         for name in _SHARED.keys() & values.keys():
             if isinstance(values[name], Raw):
@@ -395,17 +430,21 @@ def _part(name: str, text: bytes) -> Any:
     """The value of a part, for equal texts the same object, which nobody may change."""
     if len(text) > _MOST_SHARED_BYTES:
         raise StoreError(f"the {name} is too long to be kept")
-    found = convert(_SHARED[name], parse_json(text), f"the {name} of a record")
+    found = convert((_SHARED | _LABEL)[name], parse_json(text), f"the {name} of a record")
     if name != "where":
         return found
     check_keys(WhereKeys, found, "where")
     return CheckedWhere(found)
 
 
-@lru_cache(maxsize=1024)
-def _one_text(text: str) -> str:
-    """The same object for equal texts."""
-    return text
+@lru_cache(maxsize=256)
+def _labels(text: bytes) -> Labels:
+    """The labels of measurements from the texts of their names, then units, then `where`, with commas between."""
+    parts = msgspec.json.decode(b"[%b]" % text, type=list[Raw])
+    count = len(parts) // 3
+    kinds = [kind for kind in _LABEL for _ in range(count)]
+    found = [_part(kind, bytes(part)) for kind, part in zip(kinds, parts, strict=True)]
+    return Labels(map(Label, found[:count], found[count : 2 * count], found[2 * count :]))
 
 
 def _finite_or_text(value: float) -> float | str:

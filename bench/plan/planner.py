@@ -11,10 +11,10 @@ from typing import Literal, get_args
 
 from ..core.cell import NO_ATTENTION, REFERENCE, Cell, Job, Lane, Selection
 from ..core.hashing import content_hash
-from ..core.record import Outcome, Provenance, Record, Site
+from ..core.record import Outcome, Provenance, Record
 from ..core.spec import Spec
 from ..store.learning_rates import RateChoice, RateGrid, apart_from_rates, first_results
-from ..store.store import Store
+from ..store.store import Site, Store
 from .facts import RecipeFacts, TaskFacts
 from .skip import without_length
 

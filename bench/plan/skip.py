@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..core.cell import Cell
-from ..core.record import Outcome, Record, Site
+from ..core.record import Outcome, Record
 from ..core.spec import Spec
+from ..store.store import Site
 
 Lengths = Callable[[Spec], int]
 """The length that a task's Spec stands for, which the Spec leaves out where it is the default."""

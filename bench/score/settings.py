@@ -63,22 +63,21 @@ def place_of(where: Mapping[str, Any]) -> Place:
 
 
 def setting_values(
-    table: ResultTable, at: int, name: str, places: dict[int, Place] | None = None
+    table: ResultTable, at: int, name: str, known: dict[int, dict[Place, int]] | None = None
 ) -> dict[Place, float]:
     """The test results named so of the Record in row `at`, by setting; without the one that names no setting.
 
-    `places`: the settings found so far, by the identity of a `where`, which many Records share.
+    `known`: where the results at each setting are, by the identity of labels, which many Records share.
     """
-    places = {} if places is None else places
-    found: dict[Place, float] = {}
-    for measurement in table.measurements(at).get(name, ()):
-        where = measurement.where
-        place = places.get(id(where))
-        if place is None:
-            place = places[id(where)] = place_of(where)
-        if place:
-            found.setdefault(place, measurement.value)
-    return found
+    known = {} if known is None else known
+    measured = table.measured[at]
+    labels = measured.labels
+    if id(labels) not in known:
+        found = known[id(labels)] = {}
+        for number in labels.places.get(name, ()):
+            if place := place_of(labels[number].where):
+                found.setdefault(place, number)
+    return {place: measured.values[number] for place, number in known[id(labels)].items()}
 
 
 def series_of(places: Collection[Place]) -> list[Series]:
@@ -107,8 +106,8 @@ def series_of(places: Collection[Place]) -> list[Series]:
 
 def by_seed(table: ResultTable, rows: Iterable[ResultRow], name: str) -> list[dict[Place, float]]:
     """The results by setting of each of these rows that has any."""
-    places: dict[int, Place] = {}
-    return [values for row in rows if (values := setting_values(table, row.at, name, places))]
+    known: dict[int, dict[Place, int]] = {}
+    return [values for row in rows if (values := setting_values(table, row.at, name, known))]
 
 
 def longest_at(values: Mapping[float, float], level: float) -> float | None:

@@ -138,6 +138,7 @@ def mean_estimate(values: Sequence[float] | npt.NDArray[np.float64]) -> Estimate
     return Estimate(mean, (NoiseSource(error, count - 1),))
 
 
+@lru_cache(maxsize=4096)
 def wilson(share: float, count: int, level: float = LEVEL) -> Interval:
     """Wilson's score interval of a share of `count` independent trials; stays inside [0, 1] and is never of width zero.
 

@@ -55,6 +55,8 @@ def is_proven(one: Share, other: Share, pairs: int) -> bool:
     >>> is_proven(Share(6, 6), Share(0, 6), 55), is_proven(Share(6, 6), Share(1, 6), 55)
     (True, False)
     """
+    if one.learned == other.learned:
+        return False
     # from the table, since the numbers of ways that a p-value counts have hundreds of digits
     p_value = fisher_table(one.trained)[one.learned, other.learned]
     return bool(p_value <= proven_below(one.trained, pairs) * (1 + 1e-9))

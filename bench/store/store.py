@@ -16,6 +16,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,7 +24,7 @@ from ..core.cell import Cell
 from ..core.decode import brief
 from ..core.errors import StoreError
 from ..core.files import made_folder, open_regular, read_regular, replacing
-from ..core.record import Outcome, Record, Site
+from ..core.record import Outcome, Record
 from . import record_files
 from .packs import Member, is_pack_name, members_of, pack_name, pack_names, parts_of, read_member, write_pack
 from .record_files import RecordFile, in_order_of_arrival, log_arrival, read_log
@@ -39,6 +40,40 @@ MOST_NOTICES = 3
 _MACHINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _SUFFIX = re.compile(r"(\.[a-z0-9]{1,12}){1,2}")
 _ARTIFACT = re.compile(r"[0-9a-f]{24}" + _SUFFIX.pattern)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The place where a run measures and where its Records count: one machine, or the nodes that an executor chooses.
+
+    `machine_id`: of the one machine; empty for nodes, which are not known before they have run. `on_gpu`: whether their
+    GPUs are asked for. `threads`: of timings.
+    """
+
+    machine_id: str
+    executor: str = "local"
+    on_gpu: bool = False
+    threads: int
+
+    @property
+    def name(self) -> str:
+        """The same for all that a later run may ask whether it has been done."""
+        return self.machine_id or f"{self.executor} {'gpu' if self.on_gpu else 'cpu'}"
+
+    def counts(self, record: Record) -> bool:
+        """True if a Record of one of its cells answers here.
+
+        Speeds answer at the same number of threads alone. Of nodes, any that the executor chose counts, and what was
+        trained by this code counts from whatever machine; what failed on another machine may succeed here.
+        """
+        is_timing = record.cell.lane == "time"
+        if is_timing and record.machine.threads != self.threads:
+            return False
+        if self.machine_id:
+            return record.machine.id == self.machine_id
+        if bool(record.machine.accelerators) != self.on_gpu:
+            return False
+        return record.executor == self.executor or (not is_timing and record.outcome is Outcome.OK)
 
 
 class Store:

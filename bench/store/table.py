@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from ..core.cell import VERSION_ZERO
 from ..core.metrics import Metric
-from ..core.record import Machine, Measurement, Outcome, Record
+from ..core.record import Machine, Measurement, Measurements, Outcome, Record
 from ..core.spec import Spec
 from .rows import OTHER_TASKS, HeadMeasurement, ResultRow, grouped, installed_metric, with_staleness
 
@@ -87,38 +87,33 @@ class ResultTable:
         trials = (row for row in self.current if row.lane == "tune")
         return grouped(trials, attrgetter("task", "fidelity", "protocol"))
 
-    def measurements(self, at: int) -> Mapping[str, Sequence[Measurement]]:
-        """The measurements over a whole model, by name, in the Record of row `at`."""
-        return self._measurements[at]
-
     @cached_property
-    def _measurements(self) -> list[dict[str, list[Measurement]]]:
-        found: list[dict[str, list[Measurement]]] = []
-        for record in self.records:
-            by_name: dict[str, list[Measurement]] = {}
-            for measurement in record.measurements:
-                where = measurement.where
-                if "layer" not in where and "head" not in where:
-                    by_name.setdefault(measurement.name, []).append(measurement)
-            found.append(by_name)
-        return found
+    def measured(self) -> list[Measurements]:
+        """The measurements of each row."""
+        return [Measurements.of(record.measurements) for record in self.records]
+
+    def named(self, name: str, at: int) -> list[Measurement]:
+        """The measurements of that name over a whole model in the Record of row `at`."""
+        measured = self.measured[at]
+        return [measured[place] for place in measured.labels.places.get(name, ())]
 
     def number(self, name: str, at: int, **where: object) -> Measurement | None:
-        """The first measurement `name` of the Record in row `at` whose `where` has these entries."""
-        for measurement in self._measurements[at].get(name, ()):
-            if not where or where.items() <= measurement.where.items():
-                return measurement
-        return None
+        """The first measurement `name` of the Record in row `at` whose `where` has these entries (`Labels.first`)."""
+        measured = self.measured[at]
+        place = measured.labels.first(name, where)
+        return None if place is None else measured[place]
 
     def values(self, name: str, rows: Iterable[int], **where: object) -> list[float]:
         """The finite values of that name, one a Record, in the order of the rows."""
-        found = []
-        for at in rows:
-            for measurement in self._measurements[at].get(name, ()):
-                if not where or where.items() <= measurement.where.items():
-                    if math.isfinite(measurement.value):
-                        found.append(measurement.value)
-                    break
+        found: list[float] = []
+        labels, place = None, None
+        for measured in map(self.measured.__getitem__, rows):
+            # rows of one kind share their labels
+            if measured.labels is not labels:
+                labels = measured.labels
+                place = labels.first(name, where)
+            if place is not None and math.isfinite(value := measured.values[place]):
+                found.append(value)
         return found
 
     def heads_of(self, names: Sequence[str], rows: Iterable[ResultRow]) -> Iterator[HeadMeasurement]:
@@ -128,15 +123,17 @@ class ResultTable:
         layer.
         """
         for row in sorted(rows, key=attrgetter("at")):
-            for m in self.records[row.at].measurements:
-                if m.name not in names:
+            measured = self.measured[row.at]
+            for at, (name, _, where) in enumerate(measured.labels):
+                if name not in names:
                     continue
-                kind, layer, head = (m.where.get(axis) for axis in ("attention", "layer", "head"))
+                kind, layer, head = (where.get(axis) for axis in ("attention", "layer", "head"))
                 if layer is None or (head is None and kind is None):
                     continue
-                for place, value in [(head, m.value)] if head is not None else enumerate(m.samples):
+                own, samples = measured.values[at], measured.samples[at]
+                for place, value in [(head, own)] if head is not None else enumerate(samples):
                     if math.isfinite(value):
-                        yield HeadMeasurement(row, m.name, kind or "", layer, place, value)
+                        yield HeadMeasurement(row, name, kind or "", layer, place, value)
 
 
 def table_of(records: Iterable[Record]) -> ResultTable:

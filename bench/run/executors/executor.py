@@ -11,7 +11,8 @@ import msgspec
 
 from ...core.cell import Job
 from ...core.decode import to_builtins
-from ...core.record import Machine, Site
+from ...core.record import Machine
+from ...store.store import Site
 from ..events import CellFinished, OnEvent
 
 if TYPE_CHECKING:

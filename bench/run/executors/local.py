@@ -20,10 +20,11 @@ import torch
 from ...core.cell import Job
 from ...core.errors import SelectionError
 from ...core.hashing import content_hash
-from ...core.record import Machine, Outcome, Site
+from ...core.record import Machine, Outcome
 from ...measure.devices import devices
 from ...measure.machine import choose_device, describe
 from ...plan.executor_settings import ExecutorSettings
+from ...store.store import Site
 from ..events import CellFinished, Event, OnEvent
 from .executor import Executor, Needs, Resources
 from .run_job import Waiting, describe_in_child, run_job, wait_for

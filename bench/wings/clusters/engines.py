@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ...core.errors import SelectionError
-from ...core.record import Outcome, Site
+from ...core.record import Outcome
 from ...run.events import CellFinished, JobStarted, TrainingProgress
 from ...run.executors.executor import Executor, JobState, JobStatus, Resources
-from ...store.store import Store
+from ...store.store import Site, Store
 from .job_files import JobFiles, Submission
 from .settings import RayOptions, SlurmOptions
 

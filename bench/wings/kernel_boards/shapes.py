@@ -139,7 +139,7 @@ def claimed(*groups: Sequence[KernelShape]) -> set[BoardKey]:
 def rates(table: ResultTable, keys: Sequence[BoardKey], pace: str = "cooled", **where: object) -> Iterator[Measurement]:
     """The rates that known kernels reached in the processes of these boards."""
     for run in (run for key in keys for run in newest(key.runs(table, "time"), "variant")):
-        for measured in table.measurements(run.at).get(RATE, ()):
+        for measured in table.named(RATE, run.at):
             if (where | {"pace": pace}).items() <= measured.where.items() and measured.value > 0:
                 yield measured
 

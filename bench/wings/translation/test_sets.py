@@ -73,7 +73,7 @@ def scores_by_set(
 
 
 def _sets(table: ResultTable, run: ResultRow, metric: Metric) -> list[str]:
-    measured = table.measurements(run.at).get(metric.name, ())
+    measured = table.named(metric.name, run.at)
     tested = [m for m in measured if m.where.get("split") == "test" and math.isfinite(m.value)]
     return [str(m.where["set"]) for m in tested if "set" in m.where]
 

@@ -257,6 +257,15 @@ ODD_LINES = [
     measured(samples=[1, 2.5, -3]),
     measured(samples=[None]),
     measured(unheard=1),
+    # texts that would be read as others, were they joined without a look at where they end
+    measured(name='loss","nats'),
+    measured(name="], ["),
+    measured(unit="\\"),
+    measured(name=1),
+    measured(unit=None),
+    measured(name="x" * 501),
+    changed(measurements=[{"name": "loss", "value": 1.0, "unit": "nats", "where": {"a": each}} for each in "bcb"]),
+    changed(measurements=[{"name": "loss", "value": 1.0, "unit": "nats", "where": {"n": n}} for n in range(9000)]),
     where(layer=10**6),
     where(layer=1.0),
     where(split="test", pairs=4, note="\u00e4"),
@@ -295,13 +304,21 @@ def test_records_share_what_they_have_in_common_and_it_is_decoded_once(monkeypat
     decoded = []
     monkeypatch.setattr(record, "parse_json", lambda text: decoded.append(text) or parse_json(text))
     record._part.cache_clear()
+    record._labels.cache_clear()
     first, *others = map(Record.from_line, lines)
-    # machine, data, metric, setting and two different `where`, beside one cell a Record
-    assert len(decoded) - len(lines) <= 7
+    # machine, data, metric and setting, two names, two units and three `where`, beside one cell a Record
+    assert len(decoded) - len(lines) == 4 + 2 + 2 + 3
     for other in others:
         assert other.setting is first.setting and other.machine is first.machine and other.data is first.data
-        assert [m.where for m in other.measurements] == [m.where for m in first.measurements]
-        assert all(
-            mine.where is theirs.where for mine, theirs in zip(other.measurements, first.measurements, strict=True)
-        )
+        assert other.measurements.labels is first.measurements.labels
         assert other == Record._from_any_line(other.to_line())
+
+
+def test_measurements_that_were_read_are_a_sequence_like_those_that_were_made():
+    read = Record.from_line(RECORD.to_line()).measurements
+    assert read == RECORD.measurements and RECORD.measurements == read
+    assert read != RECORD.measurements[:2] and read != 3
+    assert (read[-1], read[1:], len(read)) == (RECORD.measurements[-1], RECORD.measurements[1:], 3)
+    assert repr(read) == repr(RECORD.measurements)
+    with pytest.raises(IndexError):
+        read[3]

@@ -2,12 +2,11 @@
 
 import pytest
 
-from attnbench.bench.core.record import Site
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec, parse_selection
 from attnbench.bench.plan.facts import recipe_facts, resolve, task_facts
 from attnbench.bench.plan.planner import Planner
-from attnbench.bench.store.store import Store
+from attnbench.bench.store.store import Site, Store
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import pytest
 
 from attnbench.bench.core.cell import PROTOCOL, Cell
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.core.record import Machine, Outcome, Record, Site
+from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.store.store import Site
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
 BASELINES = ("majority", "bag-of-bytes")

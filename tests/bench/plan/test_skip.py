@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from attnbench.bench.core.cell import Cell
-from attnbench.bench.core.record import Machine, Outcome, Record, Site
+from attnbench.bench.core.record import Machine, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import recipe_facts
 from attnbench.bench.plan.skip import failed_shorter
+from attnbench.bench.store.store import Site
 
 MACHINE = Machine(id="here", system="Linux", processor="p", cores=2, threads=2, memory_bytes=1)
 SITE = Site(machine_id="here", threads=2)

@@ -32,6 +32,12 @@ def test_the_test_is_fishers(mine: int, theirs: int) -> None:
             assert Share(one, mine).p_value(Share(other, theirs)) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("trained", [1, 4, 33])
+def test_variants_that_learned_as_often_differ_nowhere_whatever_the_table(trained: int) -> None:
+    assert (fisher_table(trained).diagonal() == 1).all() and proven_below(trained, 1) < 0.999
+    assert not any(is_proven(Share(learned, trained), Share(learned, trained), 1) for learned in range(trained + 1))
+
+
 def test_six_of_six_and_one_of_six() -> None:
     assert Share(6, 6).p_value(Share(1, 6)) == pytest.approx(0.0152, abs=1e-4)
 

@@ -13,10 +13,10 @@ import pytest
 
 from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import StoreError
-from attnbench.bench.core.record import Machine, Measurement, Outcome, Record, Site
+from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.store import record_files
-from attnbench.bench.store.store import MOST_NOTICES, Store
+from attnbench.bench.store.store import MOST_NOTICES, Site, Store
 
 MACHINE = Machine(id="bench-1", system="Linux", processor="a processor", cores=2, threads=2, memory_bytes=2**33)
 

@@ -1,12 +1,14 @@
 """Which Records count, and which questions they answer."""
 
+import math
 import re
 from dataclasses import replace
 
 import pytest
 
+from attnbench.bench.core import record
 from attnbench.bench.core.errors import SelectionError
-from attnbench.bench.core.record import Measurement, Outcome, Provenance
+from attnbench.bench.core.record import Measurement, Outcome, Provenance, Record
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.score.key import board_keys
 from attnbench.bench.store.rows import CODE, DATA, INCOMPLETE, REPEATED, RETRIED, SETTING, VERSION
@@ -249,6 +251,41 @@ def test_numbers_of_a_layer_are_not_numbers_of_the_model(bench) -> None:
     b.train("rela", [0.5], more=[*layers, Measurement.of("sparsity", 0.9)])
     table = table_of(b.records)
     assert table.values("sparsity", [row.at for row in table.current]) == [0.9]
+
+
+def test_numbers_are_found_by_what_narrows_them_and_by_what_does_not(bench) -> None:
+    b = bench()
+    kinds = [Measurement.of("sparsity", value, attention=kind) for kind, value in (("cross", 0.1), ("own", 0.2))]
+    blocks = [Measurement.of("sparsity", 0.4, block=16), Measurement.of("sparsity", math.nan, block=64)]
+    b.train("rela", [0.5], more=[*kinds, *blocks])
+    b.train("linear", [0.5])
+    b.train("local", [0.5], more=[*blocks, *kinds])
+    made = table_of(b.records)
+    read = table_of(Record.from_line(each.to_line()) for each in b.records)
+    for table in (made, read):
+        assert table.values("sparsity", [0, 1, 2]) == [0.1, 0.4]
+        assert table.values("sparsity", [2, 1, 0], attention=None) == [0.4, 0.4]
+        assert table.values("sparsity", [0, 1, 2], attention="own") == [0.2, 0.2]
+        # the first that fits counts, and is left out where it is not finite
+        assert table.values("sparsity", [0, 1, 2], block=64) == []
+        assert math.isnan(table.number("sparsity", 0, block=64).value)
+        assert table.number("sparsity", 0, block=32) is table.number("sparsity", 1) is None
+        assert [m.value for m in table.named("sparsity", 2)][2:] == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("seeds", [5, 50])
+def test_a_table_makes_no_measurement_that_nobody_asks_for(bench, monkeypatch, seeds) -> None:
+    b = bench()
+    b.train("rela", [0.5] * seeds, more=[Measurement.of("entropy", 0.5, layer=0, head=head) for head in range(8)])
+    lines = [each.to_line() for each in b.records]
+    made = []
+    whole = record.Measurement
+    monkeypatch.setattr(record, "Measurement", lambda **parts: made.append(parts) or whole(**parts))
+    table = table_of(map(Record.from_line, lines))
+    assert table.values("accuracy", range(seeds), split="test") == [0.5] * seeds
+    assert len([*table.heads_of(["entropy"], table.rows)]) == 8 * seeds
+    assert not made
+    assert table.number("accuracy", 0, split="test").value == 0.5 and len(made) == 1
 
 
 def test_every_axis_that_must_not_be_mixed_makes_a_question_of_its_own(bench) -> None:
