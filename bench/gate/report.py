@@ -11,7 +11,7 @@ from ..core.errors import AttnbenchError, SelectionError
 from ..core.registry import nearest
 from ..core.spec import Spec
 from ..measure.machine import choose_device
-from .result import Result, as_meant, summary
+from .result import Result, as_meant, summary, told_at
 from .suite import examine
 from .twins import Path, paths
 from .variant import VariantFactory, VariantSource
@@ -101,13 +101,13 @@ class CheckReport:
         return f"no property could be tested; the first attempt {tested[0].detail}" if raised else ""
 
     def worst(self) -> list[tuple[Setting, Result]]:
-        """Each property in its worst setting, in the order of the gate."""
+        """Each property in its worst setting: what fails first."""
         found: dict[str, tuple[Setting, Result]] = {}
         for setting, result in self.results:
             known = found.get(result.property)
             if known is None or result.severity > known[1].severity:
                 found[result.property] = (setting, result)
-        return list(found.values())
+        return sorted(found.values(), key=lambda each: told_at(each[1]))
 
     def __str__(self) -> str:
         if self.problem:

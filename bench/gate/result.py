@@ -135,9 +135,19 @@ def as_meant(results: Iterable[Result], by_design: Collection[str]) -> list[Resu
     ]
 
 
+_OF_CALLS = {"empty batch", "inputs stay", "no side effects", "nothing remembered", "no state", "storage", "layout"}
+"""Properties of calls and not of attention, as audit and gate name them: a reader wants them last."""
+
+
+def told_at(result: Result) -> tuple[int, bool]:
+    """The place of a result in a report: what fails, what asks, what is by design, notes, and then all else."""
+    before = ("fails", "asks", "by design", "note", result.verdict)
+    return before.index(result.verdict), result.property in _OF_CALLS
+
+
 def summary(results: Iterable[Result]) -> str:
     """Three parts: what fails, how many hold, and what was not tried, each reason once; questions stand behind."""
-    found = list(results)
+    found = sorted(results, key=told_at)
     failed = ", ".join(each.property for each in found if each.verdict == "fails")
     asked = ", ".join(each.property for each in found if each.verdict == "asks")
     untried: dict[str, list[str]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...gate.result import Result, summary
+from ...gate.result import Result, summary, told_at
 
 MUST_BE_DECIDED = ("future", "gradients")
 """Findings that a true report has tried; what padding means is asked about where it is not found out."""
@@ -15,7 +15,7 @@ MUST_BE_DECIDED = ("future", "gradients")
 class AuditReport:
     """All findings about one subject. True where nothing fails, and what must be decided is.
 
-    findings: sizes are the largest movement over the output's standard deviation. convention: how the subject was
+    findings: sizes are mostly standard deviations of the output. convention: how the subject was
     called. question: what the audit must be told before it can judge; then no finding. building: lines of plain torch
     that make the module `m`.
     """
@@ -47,7 +47,7 @@ class AuditReport:
         return not (self.question or untried or unclear)
 
     def __str__(self) -> str:
-        said = (each for each in self.findings if each.verdict not in ("n.a.", "not tried"))
+        said = (each for each in sorted(self.findings, key=told_at) if each.verdict not in ("n.a.", "not tried"))
         return self.question or " · ".join(map(in_words, said))
 
     def reproduction(self, name: str) -> Sequence[str]:

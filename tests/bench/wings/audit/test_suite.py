@@ -293,6 +293,21 @@ def test_packed_rows_of_a_model_are_judged_by_its_positions():
     assert (found.verdict, found.detail) == ("holds", "")
 
 
+def test_failures_come_first_and_properties_of_calls_last_in_the_line_and_in_the_summary():
+    class LeakingAndRemembering(OneAhead):
+        def forward(self, x, mask=None, cache=None):
+            return super().forward(x.mul_(1.01), mask, cache)
+
+    report = report_of(LeakingAndRemembering)
+    failing = [each.property for each in report.failures]
+    told = [each.partition(":")[0] for each in str(report).split(" · ")][: len(failing)]
+    assert (
+        told[0] == "future" and set(told) == set(failing) and failing.index("inputs stay") < failing.index("decoding")
+    )
+    assert told.index("inputs stay") > told.index("decoding")
+    assert report.verdict.startswith(f"fails: {', '.join(told)} · holds: ")
+
+
 def test_a_finding_by_design_is_named_and_fails_nothing():
     failing = [each.property for each in report_of(OneAhead).failures]
     report = report_of(OneAhead, by_design=failing)
