@@ -29,7 +29,7 @@ Causal = Annotated[
 ]
 ByDesign = Annotated[
     str,
-    typer.Option(metavar="PROPERTIES", help="What FILE.py:NAME breaks on purpose, such as `window,padding`."),
+    typer.Option(metavar="PROPERTIES", help="What FILE.py:NAME breaks on purpose, such as `window,softmax`."),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Also exit with code 2 if anything was not tried.")]
 
