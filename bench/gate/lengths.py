@@ -1,8 +1,10 @@
-"""Lengths: one token, what no block divides, and more than blocks and chunks usually hold.
+"""Lengths: no sequence, one token, what no block divides, and more than blocks and chunks usually hold.
 
-Sees a last block that is dropped or filled with zero keys, a carried state that loses tokens, and a leak that begins
-late. Cannot see such a fault in a layer that refuses these lengths, nor a lost token where a pattern leaves out tokens
-by design: then a token alone between others that are seen is no fault.
+Sees a last block that is dropped or filled with zero keys, a carried state that loses tokens, a mask that hides the
+tokens before a query, and a leak that begins late. Cannot see such a fault in a layer that refuses these lengths, nor a
+lost token where a pattern leaves out tokens by design: then a token alone between others that are seen is no fault.
+Whether a query sees its own token as a key is left open: a change of that token changes the query too, and some
+mechanisms leave it out on purpose.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .result import Answers, Measured, NotJudged, error_text
-from .subject import Subject, future
+from .subject import Subject, Tensors, future
 
 BLOCK = 128
 """A multiple of the usual blocks, up to that of tiles."""
@@ -23,10 +25,27 @@ ODD = (1, 2, 3, 31, 33, 43, 63, 65, 95, 100, 127, 129)
 LONG, EDGES = 1100, (130, 257, 513, 640, 1025, 1099)
 """A length beyond the usual chunks and blocks, and places behind their ends."""
 SLOW_SECONDS = 0.2
+_NEAR = 4
+"""The most tokens before a query that a wrong mask hides. As many behind them are seen, which a stride leaves out."""
 LAST = 8
 """Rows whose inputs are looked for."""
 MOST_HOLES, MOST_LOST = 0.1, 0.6
 """The share of tokens that a fault may lose, of what looks back and of others: a pattern by design leaves out more."""
+
+
+def empty_batch(subject: Subject) -> Answers:
+    """no sequences in, none out"""
+    shape = (0, *subject.outputs(subject.draw(1)).shape[1:])
+    program = subject.shown("print(out(inputs).shape)", batch=0)
+    try:
+        found = subject.outputs(subject.draw(0))
+    except Exception as error:
+        raised = Measured(math.inf, 0.0, f"a batch without sequences raises {error_text(error, 80)}", program)
+        # most models of transformers do, by a `view(0, length, -1)`
+        yield raised if subject.has_inputs_of_numbers else NotJudged(raised.detail, raised, "note")
+    else:
+        text = f"a batch without sequences gives the shape {tuple(found.shape)}, expected {shape}"
+        yield Measured(float(found.shape != shape), 0.0, text, program)
 
 
 def any_length(subject: Subject) -> Answers:
@@ -40,14 +59,14 @@ def any_length(subject: Subject) -> Answers:
             continue
         bad = float((~found.isfinite()).double().mean())
         line = "print((~out(inputs).isfinite()).double().mean())"
-        text = f"{bad:.0%} of the outputs are no numbers, of as many tokens as {length}"
+        text = f"at a length of {length}, {bad:.0%} of the outputs are NaN or infinite"
         yield Measured(bad, 0.0, text, subject.shown(line, batch=1, length=length))
     odd = [length for length in ODD if length % 2 and length > 1 and length not in refused]
     if refused and not odd:
-        yield NotJudged(f"it takes blocks alone, or one length: raises {refused[max(refused)]}")
+        yield NotJudged(f"it takes only whole blocks, or only one length: else it raises {refused[max(refused)]}")
     # a table of positions may end
     for length in (each for each in refused if odd and each < max(odd)):
-        text = f"raises {refused[length]}, of as many tokens as {length}"
+        text = f"at a length of {length}, it raises {refused[length]}"
         yield Measured(math.inf, 0.0, text, subject.shown("out(inputs)", batch=1, length=length))
 
 
@@ -60,7 +79,7 @@ def prefixes(subject: Subject, lengths: tuple[int, ...] = ODD) -> Answers:
     try:
         whole = subject.outputs(inputs)
     except Exception as error:
-        yield NotJudged(f"it takes no {max(lengths)} tokens: raises {error_text(error, 80)}")
+        yield NotJudged(f"it does not take {max(lengths)} tokens: raises {error_text(error, 80)}")
         return
     for cut in lengths:
         try:
@@ -69,11 +88,11 @@ def prefixes(subject: Subject, lengths: tuple[int, ...] = ODD) -> Answers:
             # of blocks alone, where `any_length` finds no fault in it
             refused.append(error_text(error, 80))
             continue
-        words = f"the first {cut} of {max(lengths)} tokens have other outputs alone"
+        words = f"at a length of {cut}, outputs differ from the first {cut} at a length of {max(lengths)}"
         lines = f"a, b = out(part(inputs, 0, {cut})), out(inputs)[:, :{cut}]"
         yield subject.compared(words, found, whole[:, :cut], lines, batch=1, length=max(lengths))
     if len(refused) == len(lengths):
-        words = "it takes no number of tokens that is not a multiple of its blocks"
+        words = "it takes only whole blocks of tokens"
         yield NotJudged(f"{words}: raises {refused[0]}", verdict="not tried")
 
 
@@ -82,15 +101,15 @@ def late_future(subject: Subject) -> Answers:
     if not subject.looks_back:
         yield NotJudged("outputs depend on later tokens")
         return
-    if not (lengths := _long(subject)):
-        yield NotJudged(f"it takes no {LONG} tokens", verdict="not tried")
+    if not (lengths := long_lengths(subject)):
+        yield NotJudged(f"it does not take {LONG:,} tokens", verdict="not tried")
         return
     inputs, start = subject.draw(1, lengths[0]), subject.seconds
     base = subject.outputs(inputs)
     # some loop over positions
     cuts = EDGES if subject.seconds - start < SLOW_SECONDS else EDGES[-1:]
     for cut in cuts:
-        words = f"of {lengths[0]} tokens those from {cut} on move earlier outputs"
+        words = f"of {lengths[0]:,} tokens, those from number {cut} on change earlier outputs"
         other = subject.changed(inputs, (torch.arange(lengths[0]) >= cut)[None])
         found = subject.compared(words, subject.outputs(other)[:, :cut], base[:, :cut])
         # only here the whole proof, in float64 and with a program
@@ -99,10 +118,12 @@ def late_future(subject: Subject) -> Answers:
 
 def tokens_count(subject: Subject) -> Answers:
     """every token has an influence on some other output, at whatever place it stands"""
+    if subject.looks_back and subject.length > 4 * _NEAR:
+        yield from _just_before(subject)
     if not subject.has_inputs_of_numbers:
-        yield NotJudged("tokens have no gradients")
+        yield NotJudged("its inputs are token numbers, which have no gradients")
         return
-    lengths = _long(subject) if subject.looks_back else taken(subject, (43, 100))
+    lengths = long_lengths(subject) if subject.looks_back else taken(subject, (43, 100))
     for length in lengths:
         unseen = _unseen(subject, length)
         lost = unseen.all(0)
@@ -112,7 +133,7 @@ def tokens_count(subject: Subject) -> Answers:
             yield NotJudged("its pattern leaves out tokens")
             continue
         at = lost.nonzero().flatten().tolist()
-        words = f"{len(at)} of {length} tokens move no other output: {', '.join(map(str, at[:3]))} …" if at else ""
+        words = f"{len(at)} of {length:,} tokens change no other output: numbers {', '.join(map(str, at[:3]))} …"
         rows = f"[:, -{LAST}:]" if subject.looks_back else ""
         lines = (
             "grads = torch.autograd.grad(out([x.requires_grad_() for x in inputs])" + rows + ".square().sum(), inputs)",
@@ -120,28 +141,58 @@ def tokens_count(subject: Subject) -> Answers:
         )
         yield Measured(len(at), 0.0, words, subject.shown(*lines, batch=2, length=length))
     if not lengths:
-        yield NotJudged(f"it takes no {LONG if subject.looks_back else 43} tokens", verdict="not tried")
+        yield NotJudged(f"it does not take {LONG if subject.looks_back else 43:,} tokens", verdict="not tried")
+
+
+def _just_before(subject: Subject) -> Answers:
+    """The tokens just before a query move its output: at some place and in some draw, since a choice may leave one out.
+
+    Of strides and blocks no such gap is told: beyond the hidden tokens those of every distance have to be seen.
+    """
+    far, rows, seen, hidden = 2 * _NEAR, torch.arange(2 * _NEAR, subject.length), set[int](), 0
+    for seed in range(3):
+        # each sequence is looked at in one row of its own
+        inputs, row = subject.draw(len(rows), seed=seed), torch.arange(len(rows))
+        base = subject.outputs(inputs)[row, rows]
+        for distance in {*range(1, far + 1)} - seen:
+            where = torch.zeros(len(rows), subject.length, dtype=torch.bool)
+            where[row, rows - distance] = True
+            found = subject.compared("", subject.outputs(subject.changed(inputs, where))[row, rows], base)
+            seen |= {distance} if found.value > found.allowed else set()
+        hidden = min(seen, default=1) - 1
+        if not hidden or not {*range(hidden + 1, hidden + _NEAR + 1)} <= seen:
+            yield Measured(0.0, 0.0)
+            return
+    axis = -2 if subject.has_inputs_of_numbers else -1
+    lines = (
+        f"n, a = inputs[0].shape[{axis}], out(inputs)[:, -1]",
+        f"other = lambda d: [x.index_copy({axis}, torch.tensor([n - 1 - d]), x.narrow({axis}, 0, 1)) for x in inputs]",
+        f"print([(out(other(d))[:, -1] - a).abs().max().item() for d in range(1, {far + 1})])",
+    )
+    text = (
+        f"an output ignores the {hidden} latest tokens before its own, and depends on older ones: a shifted causal mask"
+    )
+    yield Measured(hidden, 0.0, text, subject.shown(*lines))
 
 
 def equal_tokens(subject: Subject) -> Answers:
     """where equal tokens give one output at whole blocks, they do at every other length"""
-    one = subject.draw(1, 1)
 
     def output(length: int) -> Tensor:
-        return subject.outputs(tuple(each.expand(*_repeated(subject, each, length)) for each in one))[0]
+        return subject.outputs(repeated(subject, length))[0]
 
     try:
         base = output(BLOCK)
         steady = subject.compared("", output(BLOCK // 2), base[: BLOCK // 2])
         level = subject.compared("", base, base[:1].expand_as(base))
     except Exception:
-        yield NotJudged(f"it takes no {BLOCK} tokens", verdict="not tried")
+        yield NotJudged(f"it does not take {BLOCK} tokens", verdict="not tried")
         return
     if max(steady.value, level.value) > steady.allowed:
-        yield NotJudged("equal tokens have different outputs by its positions, or by their number")
+        yield NotJudged("the output of equal tokens depends on their positions, or on their number")
         return
     for length in taken(subject, ODD):
-        words = f"{length} equal tokens have other outputs than {BLOCK} of them, as zero keys in a tail have"
+        words = f"equal tokens give another output at a length of {length} than of {BLOCK} (zero keys at the end?)"
         lines = (
             "many = lambda n: [x[..., :1, :].expand(*x.shape[:-2], n, x.shape[-1]) for x in inputs]",
             f"a, b = out(many({length})), out(many({BLOCK}))",
@@ -152,8 +203,10 @@ def equal_tokens(subject: Subject) -> Answers:
         )
 
 
-def _repeated(subject: Subject, one: Tensor, length: int) -> tuple[int, ...]:
-    return (*one.shape[:-2], length, one.shape[-1]) if subject.has_inputs_of_numbers else (1, length)
+def repeated(subject: Subject, length: int) -> Tensors:
+    """One sequence of equal tokens."""
+    shapes = ((one, (*one.shape[:-2], length, one.shape[-1])) for one in subject.draw(1, 1))
+    return tuple(one.expand(shape if subject.has_inputs_of_numbers else (1, length)) for one, shape in shapes)
 
 
 def taken(subject: Subject, lengths: tuple[int, ...]) -> list[int]:
@@ -166,7 +219,7 @@ def taken(subject: Subject, lengths: tuple[int, ...]) -> list[int]:
     return found
 
 
-def _long(subject: Subject) -> list[int]:
+def long_lengths(subject: Subject) -> list[int]:
     """The length beyond the usual blocks that it takes: one that no block divides, or whole blocks."""
     return taken(subject, (LONG,)) or taken(subject, (9 * BLOCK,))
 

@@ -31,15 +31,24 @@ def training_is_evaluation(subject: Subject) -> Answers:
         try:
             found = [subject.fresh(training=True, rate=rate).outputs(inputs) for _ in range(2)]
         except Exception as error:
-            yield NotJudged(f"raises {type(error).__name__} in training", verdict="not tried")
+            yield NotJudged(f"it raises {type(error).__name__} in training", verdict="not tried")
             return
         # with the same seed, so that draws differ by their place alone
         again = subject.fresh(training=True, rate=rate).outputs(inputs, seed=1)
         if torch.equal(found[0], again):
             lines = "import copy; a, b = out(inputs, copy.deepcopy(m).train()), out(inputs)"
-            yield subject.compared("in training outputs are others", found[0], subject.outputs(inputs), lines)
+            words = "training gives other outputs than evaluation, though nothing is random"
+            yield subject.compared(words, found[0], subject.outputs(inputs), lines)
             return
-    yield NotJudged("it draws numbers in training", verdict="not tried")
+    yield NotJudged("it draws random numbers in training", verdict="not tried")
+
+
+_WITH_RATE = (
+    "import copy; n = copy.deepcopy(m)",
+    "rates = [(e, k) for e in n.modules() for k, v in vars(e).items() if type(v) in (int, float)]",
+    f"[setattr(e, k, {RATE}) for e, k in rates if 'drop' in k or k in ('p', 'rate')]",
+)
+"""Lines of a program that make a copy `n` with another rate."""
 
 
 def dropout(subject: Subject) -> Answers:
@@ -49,10 +58,15 @@ def dropout(subject: Subject) -> Answers:
     if dropping is subject:
         yield NotJudged("no rate of dropout found")
         return
-    lines = f"a, b = out(inputs, with_rate({RATE})), out(inputs)"
-    words = f"evaluation is another with dropout of {RATE}"
+    lines = (*_WITH_RATE, "a, b = out(inputs, n), out(inputs)")
+    words = f"a dropout rate of {RATE} changes the outputs in evaluation"
     for seed in (0, 1):
-        yield subject.compared(words, dropping.outputs(inputs, seed=seed), subject.outputs(inputs), lines)
+        yield subject.compared(words, dropping.outputs(inputs, seed=seed), subject.outputs(inputs), *lines)
+    if name := subject.dropout_name():
+        found = [subject.fresh(training=True, rate=RATE).outputs(inputs, seed=seed) for seed in (0, 1)]
+        line = "print((out(inputs, n.train()) - out(inputs)).abs().max())"
+        text = f"{name} is ignored: two training passes at a dropout rate of {RATE} are equal"
+        yield Measured(float(torch.equal(*found)), 0.0, text, subject.shown(*_WITH_RATE, line))
     if subject.has_inputs_of_numbers and _is_affine(subject):
         for rate in RATES:
             yield from _shares(subject, rate)
@@ -84,10 +98,10 @@ def _shares(subject: Subject | _Rated, rate: float) -> Answers:
     # the larger share says how many weights there are: at a rate of 0.6 one draw in ten thousand keeps all of ten
     larger, of_one = max((all_kept, 1 - rate), (none_kept, rate))
     heads = max(1, round(math.log(larger) / math.log(of_one))) if larger else 1
-    words = f"at a rate of {rate} a row keeps all weights, 1 / (1 - rate) as large, in {all_kept:.1%} of draws"
-    for found, expected in ((all_kept, (1 - rate) ** heads), (none_kept, rate**heads)):
+    for found, expected, does in ((all_kept, (1 - rate) ** heads, "keep"), (none_kept, rate**heads, "drop")):
         allowed = 5 * math.sqrt(expected * (1 - expected) / DRAWN) + 1e-3
-        yield Measured(abs(found - expected), allowed, f"{words}, and none in {none_kept:.1%}: another rate")
+        words = f"at a dropout rate of {rate}, {found:.1%} of draws {does} all weights of a row, and not {expected:.1%}"
+        yield Measured(abs(found - expected), allowed, f"{words}: another rate, or a wrong scale")
     if heads > 1:
         allowed, together = 3 * rate ** (2 * heads) + 5e-3, 1.0
         pairs = [subject.draw(1, 2, seed) for seed in SEEDS_OF_PAIRS]
@@ -95,9 +109,9 @@ def _shares(subject: Subject | _Rated, rate: float) -> Answers:
             # one row that shows single weights is enough
             if together > allowed:
                 together = min(together, share(_rows(subject, each, rate, PAIRS_DRAWN), empty))
-        words = f"at a rate of {rate} both weights of a row of two are dropped in {together:.1%} of draws"
+        words = f"at a dropout rate of {rate}, {together:.1%} of draws drop both weights of a row of two"
         if together <= allowed or _weighs_both(subject, pairs[0], rate, empty):
-            yield Measured(together, allowed, f"{words}: whole heads are dropped")
+            yield Measured(together, allowed, f"{words}: it drops whole heads")
 
 
 def _weighs_both(subject: Subject | _Rated, inputs: Tensors, rate: float, empty: Tensor) -> bool:

@@ -37,6 +37,12 @@ class NotJudged:
     verdict: Literal["n.a.", "not tried", "note", "asks"] = "n.a."
 
 
+def deviations(size: float) -> str:
+    """A size of two digits with its unit, without an exponent where it is large: 2,300 standard deviations."""
+    digits = f"{float(f'{size:.2g}'):,.0f}" if 10 <= size < 1e9 else f"{size:.2g}"
+    return f"{digits} standard deviations" if math.isfinite(size) else "an infinite amount"
+
+
 Answer = Measured | NotJudged
 Answers = Iterator[Answer]
 

@@ -91,6 +91,9 @@ class Subject(Moving, Protocol):
     def fresh(self, *, training: bool = False, double: bool = False, rate: float | None = None) -> Subject:
         """A copy that no call has met; `double`: in float64; `rate`: of dropout, everywhere."""
 
+    def dropout_name(self) -> str:
+        """The name of something that is named after dropout, so that a rate has to drop something; else empty."""
+
     def after(self, inputs: Tensors, others: Tensors) -> list[Tensor]:
         """The inputs after a call, its output at once, and the same tensor after a call on `others`."""
 

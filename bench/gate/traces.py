@@ -21,18 +21,18 @@ def inputs_stay(subject: Subject) -> Answers:
     found = subject.state()
     for name in (name for name, each in state.items() if not torch.equal(each, found.get(name, each))):
         lines = f"before = m.state_dict()[{name!r}].clone(); out(inputs)", f"print(m.state_dict()[{name!r}] - before)"
-        yield Measured(1.0, 0.0, f"a call in evaluation changes {name}", subject.shown(*lines))
+        yield Measured(1.0, 0.0, f"a call in evaluation changes the saved tensor {name}", subject.shown(*lines))
     if torch.equal(*subject.seeds_behind(inputs)):
         line = "out(inputs); a = torch.rand(1); torch.rand(1); out(inputs); print(a - torch.rand(1), 'seeded')"
-        yield Measured(1.0, 0.0, "a call sets the seed of all random numbers", subject.shown(line))
+        yield Measured(1.0, 0.0, "a call sets the global random seed", subject.shown(line))
     changed = sum(not torch.equal(one, other) for one, other in zip(after, kept, strict=True))
     lines = (
         "kept = [x.clone() for x in inputs]; out(inputs)",
         "print(sum(not torch.equal(x, y) for x, y in zip(inputs, kept)))",
     )
-    yield Measured(float(changed), 0.0, f"a call changes {changed} of its inputs", subject.shown(*lines))
+    yield Measured(float(changed), 0.0, f"a call changes {changed} of its inputs in place", subject.shown(*lines))
     line = "a = out(inputs); b = a.clone(); out([x.roll(1, 0) for x in inputs])"
-    yield subject.compared("a call changes the output of the one before", first, held, line)
+    yield subject.compared("a call changes the output tensor of the call before", first, held, line)
 
 
 def nothing_remembered(subject: Subject) -> Answers:
@@ -46,7 +46,7 @@ def nothing_remembered(subject: Subject) -> Answers:
         "import copy; n = copy.deepcopy(m)",
         "out([x.roll(1, 0) for x in inputs]); a, b = out(inputs), out(inputs, n)",
     )
-    words = "after other calls outputs are others than those of a new copy"
+    words = "after calls with other inputs, outputs differ from those of a new copy"
     yield subject.compared(words, used.outputs(inputs), subject.fresh().outputs(inputs), *lines)
 
 
@@ -65,7 +65,8 @@ def neighbours(subject: Subject) -> Answers:
     if subject.has_inputs_of_numbers:
         crowd = tuple(torch.cat([each[:1], CROWD * each[1:]]) for each in inputs)
         line = f"a, b = out([torch.cat([x[:1], {CROWD} * x[1:]]) for x in inputs])[:1], out(inputs)[:1]"
-        yield subject.compared("large neighbours move a sequence", subject.outputs(crowd)[:1], whole[:1], line, batch=3)
+        words = "large values in other sequences of the batch change the outputs of this one"
+        yield subject.compared(words, subject.outputs(crowd)[:1], whole[:1], line, batch=3)
 
 
 def storage(subject: Subject) -> Answers:
@@ -75,17 +76,17 @@ def storage(subject: Subject) -> Answers:
     try:
         found = subject.outputs(_turned(inputs))
     except Exception as error:
-        yield NotJudged(f"raises {type(error).__name__} for inputs that are not contiguous", verdict="not tried")
+        yield NotJudged(f"it raises {type(error).__name__} for inputs that are not contiguous", verdict="not tried")
     else:
         line = "a, b = out([x.transpose(0, 1).contiguous().transpose(0, 1) for x in inputs]), out(inputs)"
-        yield subject.compared("inputs that are not contiguous have other outputs", found, expected, line)
+        yield subject.compared("inputs that are not contiguous give other outputs", found, expected, line)
     if not subject.has_inputs_of_numbers:
         return
     drawn = torch.randn(expected.shape, generator=torch.Generator().manual_seed(7)).to(expected)
     [turned], summed = _turned((drawn,)), expected.new_ones(()).expand(expected.shape)
     for words, one, other, line in (
-        ("a gradient that is not contiguous gives", turned, drawn, "w.transpose(0, 1).contiguous().transpose(0, 1)"),
-        ("the gradient of a sum gives", summed, summed.contiguous(), "w.new_ones(()).expand(w.shape)"),
+        ("an arriving gradient that", turned, drawn, "w.transpose(0, 1).contiguous().transpose(0, 1)"),
+        ("that of a sum, which", summed, summed.contiguous(), "w.new_ones(()).expand(w.shape)"),
     ):
         lines = (
             f"w = torch.randn(out(inputs).shape, generator=g); v = {line}; w = v.contiguous()",
@@ -94,7 +95,7 @@ def storage(subject: Subject) -> Answers:
         )
         pairs = zip(subject.passes(inputs, None, one)[1:], subject.passes(inputs, None, other)[1:], strict=True)
         for found, expected in pairs:
-            yield subject.compared(f"{words} other gradients of the inputs", found, expected, *lines)
+            yield subject.compared(f"{words} is not contiguous gives other gradients", found, expected, *lines)
 
 
 def _turned(inputs: Tensors) -> Tensors:

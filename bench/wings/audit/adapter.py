@@ -26,7 +26,7 @@ from ...gate.result import Result
 from ...measure.memory import storages
 from ...run.link import Away, at_the_code
 from .away import ForeignFacts, opened
-from .calls import Call, Convention, Inputs
+from .calls import Call, Convention, Inputs, accepted_by
 from .convention import recognise, says_causal, sees_future
 from .decoding import ALLOWED, Protocol, protocol
 from .search import parameters_of
@@ -38,7 +38,6 @@ from .target import (
     NEEDED,
     OF_THE_SHAPE,
     STATES,
-    accepted_by,
     as_tested,
     hints_of,
     kind_of_settings,

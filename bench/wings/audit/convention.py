@@ -72,8 +72,8 @@ def _with_masks(target: Any, plain: Convention) -> Convention:
         choices = " or ".join(repr(with_argument(plain.plain, questions[0], form)) for form in FORMS[:2])
         padded, ignored = "", False
         question = (
-            f"what does {questions[0]} mean? Masked content moves the output whether True keeps or drops, so either "
-            f"padding leaks, or it is no mask of padding. Say it by `--call`: {choices}"
+            f"what does {questions[0]} mean? Padding changes the output whether True keeps or drops a token, so either "
+            f"padding leaks, or it is no padding mask. Say it by `--call`: {choices}"
         )
     return _with_switch(target, replace(plain, padded=padded, mask_ignored=ignored, question=question), names)
 

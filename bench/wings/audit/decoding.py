@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ....variants.contract import Mask
 from ...gate.lengths import taken
-from ...gate.result import Answers, Measured, NotJudged, error_text
+from ...gate.result import Answers, Measured, NotJudged, deviations, error_text
 from ...run.link import at_the_code
 from .calls import NAMES, Inputs, Kind
 from .convention import closing, with_argument
@@ -131,7 +131,7 @@ def tests(subject: ForeignSubject) -> dict[str, Callable[[ForeignSubject], Answe
     length = next(iter(taken(subject, LENGTHS)), convention.length) if cache else 0
     single = (PREFILL, *range(PREFILL + 1, min(length, MOST_SINGLE) + 1))
     found: dict[str, Callable[[ForeignSubject], Answers]] = {}
-    found["decoding"] = partial(decoded, protocol=cache, way="token by token", ends=single)
+    found["decoding"] = partial(decoded, protocol=cache, way="decoding token by token", ends=single)
     if cache is not None:
         ends = (*(end for end in PIECES if end < length), length)
         found["pieces"] = partial(decoded, protocol=cache, way="prefill in pieces", ends=ends)
@@ -142,14 +142,15 @@ def decoded(subject: ForeignSubject, protocol: Protocol | None, way: str, ends: 
     """Positions piece by piece up to each of `ends`, against one pass."""
     if protocol is None:
         names = named_like(subject.module, CACHES, LIKE_CACHES)
-        text = f"no way found to decode with {', '.join(names)}" if names else "no cache found"
+        text = f"found no way to decode with {', '.join(names)}" if names else "no cache found"
         yield NotJudged(text, verdict="not tried" if names or subject.looks_back else "n.a.")
         return
     size, refusal = _compared(protocol, subject, ends)
     if refusal:
         yield NotJudged(f"{way} {refusal}", verdict="not tried")
         return
-    yield Measured(size, ALLOWED, f"{way} differs from one pass by {size:.2g}", tuple(protocol.program(subject, ends)))
+    text = f"{way} gives other outputs than one pass, by {deviations(size)}"
+    yield Measured(size, ALLOWED, text, tuple(protocol.program(subject, ends)))
 
 
 def _compared(found: Protocol, subject: ForeignSubject, ends: tuple[int, ...]) -> tuple[float, str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...gate.result import Answers, NotJudged
+from ...gate.result import Answers, NotJudged, deviations
 from ...gate.subject import Change
 from ...gate.subject import future as moved_by_future
 from .away import is_module
@@ -25,26 +25,27 @@ PREFIXES = (1, 3, 7, 15, 31, 32, 63)
 def future(subject: ForeignSubject) -> Answers:
     """Later content moves no earlier output: of a subject that claims to be causal a failure, else said."""
     cuts = [cut for cut in PREFIXES if cut < subject.length]
-    found = max((moved_by_future(subject, cut, "leak, moves outputs") for cut in cuts), key=lambda each: each.value)
+    words = "later tokens change earlier outputs"
+    found = max((moved_by_future(subject, cut, words) for cut in cuts), key=lambda each: each.value)
     if found.value == 0:
         yield found
         # masks may be left out for speed, such as by a kernel for training alone
         for cut in cuts if subject.claims and is_module(subject.module) else ():
-            yield moved_by_future(subject, cut, "leak in training alone, moves outputs", training=True)
+            yield moved_by_future(subject, cut, f"in training alone, {words}", training=True)
         return
     near, cause = distances(influence(subject))
     if subject.claims:
-        text = f"leak at {near}{f' ({cause}?)' if cause else ''}, moves outputs by {found.value:.2g}"
+        text = f"{words} by {deviations(found.value)}, at {near}{f' ({cause}?)' if cause else ''}"
         yield replace(found, detail=text)
     elif cause == OFF_BY_ONE:
-        text = "sees 1 position ahead and no further, as a causal mask that is off by one: "
+        text = "an output depends on 1 later token and no more, as with a causal mask that is off by one: "
         text += "--causal makes it a leak, --no-causal accepts it"
         yield NotJudged(text, found, "asks")
     elif (ahead := _share_ahead(subject)) < MOSTLY_BACK:
-        text = f"looks mostly back: later content moves outputs {ahead:.0%} as much as earlier content does: "
+        text = f"it looks mostly back: later tokens change outputs {ahead:.1%} as much as earlier tokens do: "
         yield NotJudged(f"{text}--causal makes it a leak, --no-causal accepts it", found, "asks")
     else:
-        yield NotJudged(f"looks both ways, at {near} (a leak if it should be causal: --causal)", found, "note")
+        yield NotJudged(f"it looks both ways, at {near} (if it should be causal: --causal)", found, "note")
 
 
 def _share_ahead(subject: ForeignSubject) -> float:
@@ -59,12 +60,12 @@ def future_under_mask(subject: ForeignSubject) -> Answers:
     """The same with padding on the left, on the right and inside: one mask must not replace the other."""
     length = subject.length
     if not subject.masks_and_looks_back or subject.convention.mask_ignored:
-        yield NotJudged("no mask and causality at once")
+        yield NotJudged("it takes no padding mask and causality at once")
         return
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, :2], valid[1, -2:], valid[:, length // 2] = False, False, False
     for cut in (length // 4, length // 2, length - 3):
-        yield moved_by_future(subject, cut, "with a mask later content moves earlier outputs", valid=valid)
+        yield moved_by_future(subject, cut, "with a padding mask, later tokens change earlier outputs", valid=valid)
 
 
 def influence(subject: ForeignSubject) -> Tensor:
@@ -86,10 +87,10 @@ def distances(moved: Tensor) -> tuple[str, str]:
     """The distances at which the future is seen, in words, and what their pattern suggests."""
     earlier, later = moved.triu(1).nonzero().T
     if not len(later):
-        return "several positions at once only", ""
+        return "several positions together", ""
     gaps = later - earlier
     low, high, length = int(gaps.min()), int(gaps.max()), len(moved)
-    words = f"distance {low}" if low == high else f"distance {low} to {high}"
+    words = f"distance {low}" if low == high else f"distances {low} to {high}"
     if high == 1:
         return words, OFF_BY_ONE
     # a Fourier transform has some factors of zero

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...gate.result import Answers, Measured, NotJudged
+from ...gate.result import Answers, Measured, NotJudged, deviations
 from ...gate.subject import Change
 from ...run.link import at_the_code
+from .calls import accepted_by
 from .convention import with_argument
 from .numerics import AMOUNT_ALLOWED
 from .program import masks, setup
 from .search import parameters_of
 from .subject import STILL, ForeignSubject
-from .target import accepted_by
 
 PACKED = {
     "cu_seqlens": "torch.tensor([0, {first}, {length}], dtype=torch.int32)",
@@ -55,7 +55,7 @@ def packed(subject: ForeignSubject) -> Answers:
     call = with_argument(plain, argument, value)
     both = replace(subject, convention=replace(subject.convention, plain=call, causal=""))
     late = (torch.arange(length) >= first)[None]
-    words = f"through {argument} one text moves another in its row"
+    words = f"with {argument}, one text changes the outputs of another in its row"
     found = max((both.moved(Change(where=each, look=~each), words) for each in (~late, late)), key=lambda x: x.value)
     if found.value:
         yield found if promised else NotJudged("position_ids alone do not keep texts apart", found, "note")
@@ -75,7 +75,7 @@ def packed(subject: ForeignSubject) -> Answers:
         f"b = ({plain}){turned}",
         "print((a - b).abs().max() / b.std())",
     )
-    text = f"through {argument} a text behind another differs from itself alone by {size:.2g}"
+    text = f"with {argument}, a text behind another has other outputs than alone, by {deviations(size)}"
     answer = Measured(size, AMOUNT_ALLOWED, text, program)
     yield answer if promised or size <= AMOUNT_ALLOWED else NotJudged(text, answer, "note")
 
@@ -107,11 +107,11 @@ def window(subject: ForeignSubject) -> Answers:
 
     for place, way in ((0, "back"), (length - 1, "ahead")):
         change, far, reach = reached(place)
-        text = f"of {width}{many} reaches {reach} {way}"
+        text = f"a window of {width}{many} reaches {reach} tokens {way}"
         # the first tokens may be sinks, which all later ones see
         behind = min(MOST_SINKS, length - 2 - most)
         if reach >= most and place == 0 < behind and (past := reached(behind)[2]) < most:
-            text = f"of {width}{many} reaches {past} back, but for the first tokens, which later ones see: sinks?"
+            text = f"a window of {width}{many} reaches {past} tokens back, and all see the first tokens: sinks?"
         elif reach >= most:
             said = "it is ignored" if reach == length - 1 else "more than two windows"
             yield replace(subject.moved(replace(change, look=(far >= most)[None]), ""), detail=f"{text}: {said}")

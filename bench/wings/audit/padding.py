@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ...gate import traces
-from ...gate.result import Answers, Measured, NotJudged, error_text
+from ...gate.result import Answers, Measured, NotJudged, deviations, error_text
 from ...gate.subject import Change
 from .numerics import AMOUNT_ALLOWED, draws
 from .program import masks, setup
 from .subject import STILL, ForeignSubject
 
 NO_MASK = NotJudged("it takes no mask")
-UNTRIED = NotJudged("no mask found; if it takes one: --call", verdict="not tried")
+UNTRIED = NotJudged("no padding mask found; if it takes one: --call", verdict="not tried")
 
 
 def padding(subject: ForeignSubject) -> Answers:
@@ -32,15 +32,17 @@ def padding(subject: ForeignSubject) -> Answers:
     failed: dict[str, Measured] = {}
     for name, valid in layouts(convention.length):
         change = Change(where=~valid, look=valid, valid=valid, causal=subject.masks_and_looks_back)
-        found = subject.moved(change, "padded content moves tokens")
+        found = subject.moved(change, "padding changes outputs of tokens")
         if found.value:
             failed[name] = found
     if not failed:
         yield Measured(0.0, STILL)
         return
     found = max(failed.values(), key=lambda each: each.value)
-    names = "the mask is ignored, or hides queries and no keys" if convention.mask_ignored else ", ".join(failed)
-    yield replace(found, detail=f"{names}: {found.detail}")
+    # a batch of one is news where it fails alone
+    said = ", ".join(each for each in failed if each.removesuffix(" in a batch of one") not in failed.keys() - {each})
+    ignored = f"the mask is ignored, or hides queries instead of keys: {found.detail}"
+    yield replace(found, detail=ignored if convention.mask_ignored else f"{found.detail}: {said}")
 
 
 def layouts(length: int) -> Iterator[tuple[str, Tensor]]:
@@ -53,7 +55,7 @@ def layouts(length: int) -> Iterator[tuple[str, Tensor]]:
         yield f"{name} in a batch of one", valid[:1]
     valid = torch.ones(3, length, dtype=torch.bool)
     valid[0, :few], valid[1, -few:], valid[2, : 2 * few : 3] = False, False, False
-    yield "each sequence otherwise", valid
+    yield "other places in each sequence", valid
 
 
 def amount(subject: ForeignSubject) -> Answers:
@@ -89,17 +91,18 @@ def amount(subject: ForeignSubject) -> Answers:
             f"torch.manual_seed(0); b = ({plain}){convention.turned}[0]",
             "print((a - b).abs().max() / b.std())",
         )
-        text = f"{length - tokens} padded positions behind {tokens} tokens move them by {size:.2g}"
+        text = f"{length - tokens} padded positions after {tokens} tokens change their outputs by {deviations(size)}"
         yield Measured(size, AMOUNT_ALLOWED, text, program)
     if not tried:
-        yield NotJudged(f"it takes no {counts[0]} positions", verdict="not tried")
+        yield NotJudged(f"it does not take {counts[0]} positions", verdict="not tried")
 
 
 def batch(subject: ForeignSubject) -> Answers:
     """Another sequence of the batch moves nothing."""
     other = torch.zeros(3, subject.convention.length, dtype=torch.bool)
     other[1] = True
-    yield subject.moved(Change(where=other, look=~other, causal=subject.claims), "another sequence moves this one")
+    words = "another sequence of the batch changes the outputs of this one"
+    yield subject.moved(Change(where=other, look=~other, causal=subject.claims), words)
     yield from traces.neighbours(subject)
 
 
@@ -111,9 +114,9 @@ def empty_rows(subject: ForeignSubject) -> Answers:
     length = subject.convention.length
     alone, behind, inside = torch.ones(3, 2, length, dtype=torch.bool)
     alone[1], behind[1, : length // 2], inside[1, length // 4 : -length // 4] = False, False, False
-    yield from _empty(subject, alone, "one sequence has no token")
-    yield from _empty(subject, behind, "padding stands before all tokens, which a causal mask leaves nothing to see")
-    yield from _empty(subject, inside, "padding fills half of a sequence, more than a window holds")
+    yield from _empty(subject, alone, "one sequence is all padding")
+    yield from _empty(subject, behind, "padding comes first, so that a causal mask leaves the first rows no key")
+    yield from _empty(subject, inside, "padding fills half of a sequence, more than a window")
 
 
 def _empty(subject: ForeignSubject, valid: Tensor, words: str) -> Answers:
@@ -135,10 +138,10 @@ def _empty(subject: ForeignSubject, valid: Tensor, words: str) -> Answers:
         arriving = torch.ones_like(output) * valid.reshape(*valid.shape, *[1] * (output.ndim - 2))
         gradients = subject.passes(inputs, valid, arriving, causal, own)[1:]
     except Exception as error:
-        yield Measured(math.nan, 0.0, f"raises {error_text(error, 80)}", program)
+        yield Measured(math.nan, 0.0, f"where {words}, it raises {error_text(error, 80)}", program)
         return
     if not bool(output[valid].isfinite().all()):
-        yield Measured(math.inf, 0.0, f"where {words}, outputs of tokens are NaN", program)
+        yield Measured(math.inf, 0.0, f"outputs of tokens are NaN where {words}", program)
     elif any(not bool(each.isfinite().all()) for each in gradients):
         yield Measured(math.inf, 0.0, f"gradients are NaN where {words}", program)
     else:

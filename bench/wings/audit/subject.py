@@ -29,12 +29,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....variants.contract import Mask
 from ...core.errors import SelectionError
-from ...gate.result import Measured
+from ...gate.result import Measured, deviations
 from ...gate.subject import Change
 from ...gate.variant import Widened, seed_draws
 from ...run.link import DTYPES, Away, at_the_code
 from .away import is_module
-from .calls import NAMES, Call, Convention, Inputs, Kind
+from .calls import NAMES, Call, Convention, Inputs, Kind, accepted_by, remade, set_rate
 from .program import of_change, with_out
 
 STILL = 1e-5
@@ -134,13 +134,22 @@ class ForeignSubject:
         if not isinstance(self.module, nn.Module):
             return self.module
         module = deepcopy(self.module)
+        if rate is not None and not set_rate(module, rate) and (module := remade(self, rate)) is None:
+            return None
         if training is not None:
             module.train(training)
-        if rate is not None and not set_rate(module, rate):
-            return None
         # those of floats leave complex numbers as they are
         casts = {"": lambda: module, "float64": module.double, "float32": module.float}
         return casts.get(dtype, lambda: module.to(DTYPES[dtype]))()
+
+    @at_the_code
+    def dropout_name(self) -> str:
+        """An argument of the constructor, an attribute or a class that is named after dropout; empty where none is."""
+        # a recurrent layer of torch drops between layers alone
+        heard = [each for each in self.module.modules() if not isinstance(each, nn.RNNBase)]
+        names = [*accepted_by(type(self.module))] if self.module in heard else []
+        names += [name for each in heard for name in (type(each).__name__, *vars(each))]
+        return next((name for name in names if "drop" in name.lower()), "")
 
     def outputs(
         self, inputs: Inputs, valid: Tensor | None = None, causal: bool | None = None, *, seed: int = 0
@@ -202,12 +211,12 @@ class ForeignSubject:
     ) -> Measured:
         """The largest difference over the standard deviation of what is expected."""
         if found.shape != expected.shape:
-            return Measured(math.inf, SAME, f"{words}: {tuple(found.shape)} for {tuple(expected.shape)}")
+            return Measured(math.inf, SAME, f"{words}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}")
         off = torch.where(found.isnan() & expected.isnan(), 0.0, (found - expected).nan_to_num(nan=torch.inf))
         spread = expected[expected.isfinite()].std() if expected.numel() > 1 else expected.abs().max()
         size = float(off.abs().max() / spread.clamp(min=1e-30)) if off.numel() else 0.0
         program = self.shown(*lines, "print((a - b).abs().max() / b.std())", batch=batch, length=length)
-        return Measured(size, SAME, f"{words}, by {size:.2g}", program)
+        return Measured(size, SAME, f"{words}, by {deviations(size)}", program)
 
     def shown(self, *lines: str, batch: int = 2, length: int | None = None) -> tuple[str, ...]:
         """A program of plain torch: the inputs, `out(inputs)`, `part(inputs, first, last)` and then `lines`."""
@@ -221,7 +230,7 @@ class ForeignSubject:
             # a module of float32 alone is judged by float32
             with suppress(Exception):
                 size = size if self.in_float64().size(change) > size * 1e-3 else 0.0
-        return Measured(size, STILL, f"{words} by {size:.2g}", tuple(of_change(self.convention, change)))
+        return Measured(size, STILL, f"{words} by {deviations(size)}", tuple(of_change(self.convention, change)))
 
     def size(self, change: Change) -> float:
         """The largest movement in this precision alone; 0 where it is no more than rounding."""
@@ -440,15 +449,3 @@ def redraw_zeros(module: nn.Module) -> tuple[str, ...]:
     if not zero:
         return ()
     return ("torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",)
-
-
-def set_rate(module: nn.Module, rate: float) -> bool:
-    """Sets every rate of dropout that a module holds as a number; False where it holds none."""
-    found = False
-    for each in module.modules():
-        for name, value in list(vars(each).items()):
-            number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-            if number and ("drop" in name or (name in ("p", "rate") and isinstance(value, float))):
-                setattr(each, name, rate)
-                found = True
-    return found

@@ -47,6 +47,7 @@ TESTS: dict[str, Callable[[ForeignSubject], Answers]] = {
     "long": lengths.late_future,
     "each token counts": lengths.tokens_count,
     "equal tokens": lengths.equal_tokens,
+    "empty batch": lengths.empty_batch,
     "inputs stay": traces.inputs_stay,
     "nothing remembered": traces.nothing_remembered,
     "storage": traces.storage,

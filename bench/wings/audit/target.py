@@ -7,7 +7,6 @@ A class or function that makes a module gets what its arguments are named after 
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import sys
 import typing
@@ -25,6 +24,7 @@ from ...core.errors import SelectionError, Unsupported
 from ...core.registry import importing
 from ...core.spec import Spec
 from ...core.targets import said_in, target_of
+from .calls import accepted_by, constructed, making
 from .search import parameters_of
 from .tiny import tiny_model
 
@@ -143,7 +143,8 @@ def made(
         return target, {}
     arguments = _arguments(target, name, shape, given, usual)
     try:
-        module = target(**{key: each.made if isinstance(each, Settings) else each for key, each in arguments.items()})
+        given = {key: each.made if isinstance(each, Settings) else each for key, each in arguments.items()}
+        module = constructed(target, given)
     except AttributeError as error:
         if factory(name) not in str(error):
             raise
@@ -249,14 +250,10 @@ def kind_of_settings(target: Any, argument: str) -> Any:
 def hints_of(target: Any) -> dict[str, Any]:
     """The annotations of what makes a module; none where one names what is imported for type checkers alone."""
     try:
-        return typing.get_type_hints(_making(target))
+        return typing.get_type_hints(making(target))
     except Exception:
         # an annotation may be any expression
         return {}
-
-
-def _making(target: Any) -> Any:
-    return vars(target).get("__init__", target) if isinstance(target, type) else target
 
 
 def makes(target: Any) -> bool:
@@ -266,20 +263,6 @@ def makes(target: Any) -> bool:
     names = list(parameters_of(target))
     takes_tensors = [name[:1] for name in names[:3]] == ["q", "k", "v"] or (names[:1] and names[0] in STATES)
     return isinstance(target, type) or not takes_tensors
-
-
-def accepted_by(target: Any) -> dict[str, inspect.Parameter]:
-    """The arguments by which a module is made."""
-    skipped = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
-    try:
-        found = [*inspect.signature(target).parameters.items()]
-        told = typing.get_overloads(_making(target))
-        if told and all(parameter.kind in skipped for _, parameter in found):
-            # as torch.nn.GRU has it; the first is the module itself
-            found = [*inspect.signature(told[0]).parameters.items()][1:]
-    except (AttributeError, TypeError, ValueError):
-        return {}
-    return {name: parameter for name, parameter in found if parameter.kind not in skipped}
 
 
 def as_tested(module: Any) -> tuple[Any, tuple[str, ...]]:

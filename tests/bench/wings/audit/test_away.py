@@ -155,9 +155,15 @@ def test_an_order_that_nobody_reads_waits_no_longer_than_its_limit(
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize("name", ["Layer", "FromZero", "BatchMean", "Detached", "Documents"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"test_suite.py:{name}" for name in ("Layer", "FromZero", "BatchMean", "Detached", "Documents")),
+        *(f"test_kinds.py:{name}" for name in ("KeepsAShare", "ForgetsItsArgument", "HidesOneBefore", "ViewsTheBatch")),
+    ],
+)
 def test_a_layer_in_a_child_is_found_to_be_what_it_is_here(name: str) -> None:
-    place = f"{HOME / 'test_suite.py'}:{name}"
+    place = str(HOME / name)
     here = audit_module(load_target(Spec(place)).module, place, compile="")
     there = attnbench.audit(place, compile="")
     assert there.convention == here.convention

@@ -1,6 +1,7 @@
 """Faults of every kind that strangers reported or planted, each beside a right layer that differs in nothing else."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -259,6 +260,163 @@ def too_low_for_float16(q, k, v):
     return (q @ k.mT).masked_fill(late, -1e9).softmax(-1) @ v
 
 
+class Seeing(Layer):
+    """Causal attention over the distances that `sees` holds, from 0."""
+
+    def sees(self, distances):
+        return distances >= 0
+
+    def mixed(self, q, k, v):
+        at = torch.arange(q.shape[2])
+        return F.scaled_dot_product_attention(q, k, v, self.sees(at[:, None] - at))
+
+
+class HidesOneBefore(Seeing):
+    """Each query sees itself, and the tokens up to two before it."""
+
+    def sees(self, distances):
+        return (distances == 0) | (distances > 1)
+
+
+class HidesThreeBefore(Seeing):
+    """The mask is shifted by four: the first queries see themselves alone."""
+
+    def sees(self, distances):
+        return (distances == 0) | (distances > 3)
+
+
+class HidesInAWindow(Seeing):
+    """A window of sixteen that ends two tokens too early."""
+
+    def sees(self, distances):
+        return (distances == 0) | ((distances > 2) & (distances < 16))
+
+
+class Dilated(Seeing):
+    """Every second token."""
+
+    def sees(self, distances):
+        return (distances >= 0) & (distances % 2 == 0)
+
+
+class DilatedBySix(Seeing):
+    """A window of every fifth token, as many as six."""
+
+    def sees(self, distances):
+        return (distances >= 0) & (distances % 5 == 0) & (distances < 30)
+
+
+class BlocksBefore(Layer):
+    """Each query sees itself, and the blocks of eight that end before its own."""
+
+    def mixed(self, q, k, v):
+        at = torch.arange(q.shape[2])
+        pairs = (at[:, None] // 8 > at // 8) | (at[:, None] == at)
+        return F.scaled_dot_product_attention(q, k, v, pairs)
+
+
+class TopTwo(Layer):
+    """The two keys of the largest scores."""
+
+    def mixed(self, q, k, v):
+        found = weights(q, k)
+        return torch.where(found >= found.topk(min(2, k.shape[2]))[0][..., -1:], found, 0) @ v
+
+
+class WithoutItself(Layer):
+    """A query does not see its own token; the first sees nothing, and gives zeros."""
+
+    def mixed(self, q, k, v):
+        late = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu()
+        return (q @ k.mT).masked_fill(late, -torch.inf).softmax(-1).nan_to_num() @ v
+
+
+class ViewsTheBatch(Encoder):
+    """Without sequences, -1 could be any number."""
+
+    def joined(self, mixed):
+        return self.output(mixed.transpose(1, 2).reshape(len(mixed), mixed.shape[2], -1))
+
+
+class OneRowOfNothing(Encoder):
+    """A batch without sequences gives one of zeros."""
+
+    def joined(self, mixed):
+        return super().joined(mixed) if len(mixed) else self.output.bias.expand(1, mixed.shape[2], 32)
+
+
+class Recurrent(Layer):
+    """A sum of outer products, position by position, in float32; `decay` forgets."""
+
+    low, decay = False, 1.0
+
+    def mixed(self, q, k, v):
+        kind = q.dtype if self.low else torch.float32
+        q, k, v = (each.to(kind) for each in (q.sigmoid(), k.sigmoid(), v))
+        state, rows = q.new_zeros(len(q), 4, 8, 8), []
+        for at in range(q.shape[2]):
+            state = self.decay * state + k[:, :, at, :, None] * v[:, :, at, None]
+            rows.append((q[:, :, at, None] @ state)[:, :, 0])
+        return F.rms_norm(torch.stack(rows, 2), (8,)).to(self.output.weight.dtype)
+
+
+class RecurrentInHalf(Recurrent):
+    low = True
+
+
+class ForgettingInHalf(Recurrent):
+    low, decay = True, 0.99
+
+
+class DropsNothing(Dropping):
+    """The rate is kept, and forgotten in the call."""
+
+    def mixed(self, q, k, v):
+        return weights(q, k) @ v
+
+
+class ModuleOfDropout(Layer):
+    def __init__(self, attn_drop=0.0):
+        super().__init__()
+        self.attn_drop = nn.Dropout(attn_drop)
+
+    def mixed(self, q, k, v):
+        return self.attn_drop(weights(q, k)) @ v
+
+
+class UncalledModuleOfDropout(ModuleOfDropout):
+    def mixed(self, q, k, v):
+        return weights(q, k) @ v
+
+
+class RateInSettings(Dropping):
+    """The rate is read from settings, and an attribute of the same name is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(dropout=0.0)
+
+    def mixed(self, q, k, v):
+        return F.dropout(weights(q, k), self.config.dropout, self.training) @ v
+
+
+class KeepsAShare(Layer):
+    """The rate is kept as what remains, under a name of its own."""
+
+    used = True
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        self.share = 1 - dropout if self.used else 1.0
+
+    def mixed(self, q, k, v):
+        return F.dropout(weights(q, k), 1 - self.share, self.training) @ v
+
+
+class ForgetsItsArgument(KeepsAShare):
+    used = False
+
+
 class TooLowForFloat16(Layer):
     def mixed(self, q, k, v):
         return too_low_for_float16(q, k, v)
@@ -462,7 +620,11 @@ class CachedWithoutMask(Cached):
     later = False
 
 
-RIGHT = [Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached]
+RIGHT = [
+    Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached, Dilated, DilatedBySix,
+    BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare,
+    RateInSettings,
+]  # fmt: skip
 
 FAULTS = [
     (ViewedHeads, "prefix"),
@@ -505,6 +667,16 @@ FAULTS = [
     (CountsCalls, "inputs stay"),
     (Seeds, "inputs stay"),
     (DropsAnewInBackward, "gradients"),
+    (HidesOneBefore, "each token counts"),
+    (HidesThreeBefore, "each token counts"),
+    (HidesInAWindow, "each token counts"),
+    (ViewsTheBatch, "empty batch"),
+    (OneRowOfNothing, "empty batch"),
+    (RecurrentInHalf, "half precision"),
+    (ForgettingInHalf, "half precision"),
+    (DropsNothing, "dropout"),
+    (UncalledModuleOfDropout, "dropout"),
+    (ForgetsItsArgument, "dropout"),
 ]
 
 
@@ -526,12 +698,17 @@ def test_the_right_form_raises_no_alarm(kind):
 
 def test_tokens_that_all_later_ones_see_are_no_broken_window():
     [found] = [each for each in audit_module(WindowWithSinks(), compile="").findings if each.property == "window"]
-    assert found.detail.startswith("of 8 reaches 7 back, but for the first tokens")
+    assert found.detail.startswith("a window of 8 reaches 7 tokens back, and all see the first tokens")
 
 
 def test_a_mask_of_another_shape_that_spreads_the_output_is_no_call():
     report = audit_module(masked_by_keys, compile="", causal=False)
     assert not report.failures and "padding" in [each.property for each in report.findings if each.held], str(report)
+
+
+def test_one_recurrent_layer_of_torch_has_no_dropout_to_ignore():
+    found = {each.property: each for each in audit_module(nn.GRU(32, 32, batch_first=True), compile="").findings}
+    assert found["dropout"].verdict == "holds"
 
 
 def test_draws_in_evaluation_are_said_once():
@@ -547,7 +724,9 @@ def test_a_window_adds_up_through_the_layers_that_keep_it(reach, verdict):
     module = WindowedTwice()
     module.layers[1].reach = reach
     [found] = [each for each in audit_module(module, compile="").findings if each.property == "window"]
-    assert found.verdict == verdict and found.detail.startswith(f"of 8 in 2 layers reaches {reach + 8 - 2} back")
+    assert found.verdict == verdict and found.detail.startswith(
+        f"a window of 8 in 2 layers reaches {reach + 8 - 2} tokens"
+    )
 
 
 @pytest.mark.parametrize("kind", [HardDropping, ProjectedDropping], ids=named)
@@ -595,7 +774,7 @@ def test_the_last_line_says_what_was_not_tried():
     report = audit_module(Layer(), compile="")
     parts = report.verdict.split(" · ")
     assert parts[0] == "fails: nothing" and parts[1].startswith("holds: 1")
-    assert parts[2].startswith("not tried: padding (no mask found; if it takes one: --call)")
+    assert parts[2].startswith("not tried: padding (no padding mask found; if it takes one: --call)")
     assert report and not report.tried_all
     assert audit_module(Cached(), call="m(x)[0]", compile="").findings
 
@@ -624,7 +803,16 @@ def test_names_of_the_audit_for_properties_of_the_gate_are_those_of_the_gate():
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(OtherInTraining, "training"), (LateLeak, "long"), (CachedWithoutMask, "pieces"), (DropsHalf, "dropout")],
+    [
+        (OtherInTraining, "training"),
+        (LateLeak, "long"),
+        (CachedWithoutMask, "pieces"),
+        (DropsHalf, "dropout"),
+        (HidesOneBefore, "each token counts"),
+        (OneRowOfNothing, "empty batch"),
+        (RecurrentInHalf, "half precision"),
+        (ForgetsItsArgument, "dropout"),
+    ],
     ids=named,
 )
 def test_check_sees_what_the_audit_sees(kind, name, monkeypatch):

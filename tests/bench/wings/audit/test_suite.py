@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
 from attnbench.bench.core.errors import SelectionError
+from attnbench.bench.gate.result import deviations
 from attnbench.bench.wings.audit.convention import recognise
 from attnbench.bench.wings.audit.future import distances
 from attnbench.bench.wings.audit.numerics import normalised
@@ -308,11 +309,17 @@ def test_failures_come_first_and_properties_of_calls_last_in_the_line_and_in_the
     assert report.verdict.startswith(f"fails: {', '.join(told)} · holds: ")
 
 
+@pytest.mark.parametrize(("size", "text"), [(0.0712, "0.071"), (5.94, "5.9"), (17.2, "17"), (2345.6, "2,300")])
+def test_a_size_has_a_unit_and_no_exponent(size, text):
+    assert deviations(size) == f"{text} standard deviations"
+
+
 def test_a_finding_by_design_is_named_and_fails_nothing():
     failing = [each.property for each in report_of(OneAhead).failures]
     report = report_of(OneAhead, by_design=failing)
     assert report and not report.failures
-    assert "future: by design, leak at distance 1 (off by one?)" in str(report)
+    assert "future: by design, later tokens change earlier outputs by" in str(report)
+    assert "at distance 1 (off by one?)" in str(report)
     assert [each.property for each in report_of(OneAhead, by_design=["future"]).failures] == failing[1:]
     with pytest.raises(SelectionError, match=r"expected by design some of future, padding, .*; got 'past'"):
         report_of(OneAhead, by_design=["past"])
@@ -325,7 +332,7 @@ def test_what_sees_one_position_ahead_and_claims_nothing_is_asked_about():
     (found,) = [each for each in asked.findings if each.property == "future"]
     assert found.verdict == "asks" and "--no-causal accepts it" in found.detail and not asked
     accepted = audit_module(layer, causal=False, compile="")
-    assert "future: by design, sees 1 position ahead" in str(accepted)
+    assert "future: by design, an output depends on 1 later token and no more" in str(accepted)
 
 
 def test_what_looks_both_ways_by_design_is_said_and_fails_nothing():
@@ -370,10 +377,10 @@ def test_a_question_is_no_verdict():
     ("moved", "words"),
     [
         (torch.ones(16, 16).tril(1), ("distance 1", "off by one")),
-        (torch.block_diag(*[torch.ones(4, 4)] * 4), ("distance 1 to 3", "block of 4")),
-        (torch.ones(16, 16), ("distance 1 to 15", "no mask, a mean or an FFT over all")),
-        (torch.ones(16, 16).tril(3), ("distance 1 to 3", "window of 3 to both sides")),
-        (torch.ones(16, 16).tril(), ("several positions at once only", "")),
+        (torch.block_diag(*[torch.ones(4, 4)] * 4), ("distances 1 to 3", "block of 4")),
+        (torch.ones(16, 16), ("distances 1 to 15", "no mask, a mean or an FFT over all")),
+        (torch.ones(16, 16).tril(3), ("distances 1 to 3", "window of 3 to both sides")),
+        (torch.ones(16, 16).tril(), ("several positions together", "")),
     ],
 )
 def test_the_pattern_of_distances_names_the_cause(moved, words):
@@ -423,5 +430,5 @@ def test_the_command_audits_a_file_in_a_child(tmp_path, monkeypatch, capsys):
 
 def test_the_fixture_fails_a_test_with_the_findings(audit):
     assert audit(Layer(), compile="")
-    with pytest.raises(pytest.fail.Exception, match=r"leak at distance 1 to 7 \(block of 8\?\)"):
+    with pytest.raises(pytest.fail.Exception, match=r"at distances 1 to 7 \(block of 8\?\)"):
         audit(BlockMean(), compile="")
