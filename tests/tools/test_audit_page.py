@@ -45,7 +45,7 @@ def test_targets_say_something_of_known_properties_and_stand_once() -> None:
     targets = [*LISTED["target"], *LISTED["model"]]
     names = [target["name"] for target in targets]
     assert len(set(names)) == len(names)
-    words = [word for target in targets for key in ("says", "design") for word in target.get(key, {})]
+    words = [word for target in targets for key in ("says", "design", "alarms") for word in target.get(key, {})]
     assert words and set(words) <= {*NAMES}
 
 
@@ -70,6 +70,14 @@ def test_a_finding_stands_in_its_section_alone(given: dict, section: str) -> Non
         assert "| a reason |" in found[section]
 
 
+def test_a_false_alarm_stands_with_its_reason_and_fails_nothing() -> None:
+    target = {"name": "mine:Layer", "alarms": {"prefix": "rounding"}}
+    found = sections(target, run.as_designed(target, report(prefix=("fails", "by 0.0001"))))
+    names = ("Findings", "By design", "False alarms", "Nothing found beyond what is by design")
+    assert [name for name in names if "mine:Layer" in found[name]] == [*names[2:]]
+    assert "| prefix | by 0.0001 | rounding |" in found["False alarms"]
+
+
 @pytest.mark.parametrize(
     ("given", "clean"),
     [
@@ -83,3 +91,20 @@ def test_a_finding_stands_in_its_section_alone(given: dict, section: str) -> Non
 def test_nothing_is_found_only_where_future_and_gradients_were_tried(given: dict, clean: bool) -> None:
     found = sections({"name": "mine:Layer"}, report(**given))
     assert ("`mine:Layer`" in found["Nothing found beyond what is by design"]) is clean
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        (
+            "no tiny Git could be built (ValueError: it has 85,970,723 parameters); name fields, as `Git[num_heads=2]`",
+            "ValueError: it has 85,970,723 parameters",
+        ),
+        ("how is it called? Nothing that was tried gave one output. Say it by `--call`", "how is it called? Nothing "
+         "that was tried gave one output"),
+    ],
+)  # fmt: skip
+def test_a_model_that_was_not_built_stands_with_its_reason(question: str, reason: str) -> None:
+    missing = AuditReport(target="transformers:GitForCausalLM", question=question)
+    text = "\n".join(run.page([({"name": missing.target}, missing)], {}))
+    assert text.split("\n")[-1] == f"- GitForCausalLM: {reason}"

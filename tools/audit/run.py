@@ -93,8 +93,14 @@ def audited(target: Target) -> AuditReport:
 
 
 def as_designed(target: Target, report: AuditReport) -> AuditReport:
-    """The report with what targets.toml says is meant, so that new words there need no new run."""
-    return replace(report, findings=tuple(as_meant(report.findings, target.get("design", ()))))
+    """The report with what targets.toml says is meant, or false, so that new words there need no new run."""
+    return replace(report, findings=tuple(as_meant(report.findings, {*target.get("design", ()), *alarms(target)})))
+
+
+def alarms(target: Target) -> dict[str, str]:
+    """Why a failure is false, by its property."""
+    said: dict[str, str] = target.get("alarms", {})
+    return said
 
 
 def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> Iterator[str]:
@@ -111,6 +117,10 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
     yield from table(layers + built, "fails", "says")
     yield "\n## By design\n"
     yield from table(layers + built, "by design", "design")
+    head, *rows = table(layers + built, "by design", "alarms")
+    if rows:
+        yield "\n## False alarms\n\nA second program found that these properties hold: faults of the audit.\n"
+        yield from (head, *rows)
     yield "\n## What asks back\n\nWhat a mask means, or how a layer is called, was not found out by trial.\n"
     for target, report in layers:
         questions = [report.question] if report.question else []
@@ -136,8 +146,18 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
         tested = [{each.property for each in report.findings} for _, report in layers + built if report.findings]
         if earlier := sum(name not in each for each in tested):
             yield f"- {name}: {earlier} others, which were run before this test was there"
-    missing = [target["name"].removeprefix(MODELS) for target, report in causal if report.question]
-    yield f"\nModels that no tiny configuration built or a CPU does not run ({len(missing)}): {', '.join(missing)}."
+    missing = [
+        (target["name"].removeprefix(MODELS), why(report.question)) for target, report in causal if report.question
+    ]
+    yield f"\nModels that no tiny configuration built or a CPU does not run ({len(missing)}); of those with too many "
+    yield "parameters, more than ten million, a part has a configuration of its own:\n"
+    yield from (f"- {name}: {reason}" for name, reason in missing)
+
+
+def why(question: str) -> str:
+    """The reason inside the question about a model that was not built or called, without the advice behind it."""
+    _, built, reason = question.partition(" could be built (")
+    return reason.partition("); name fields")[0] if built else question.partition(". ")[0]
 
 
 def packed(report: AuditReport) -> str:
@@ -162,6 +182,8 @@ def table(found: list[tuple[Target, AuditReport]], verdict: str, reasons: str) -
     yield "| target | property | found | |\n|---|---|---|---|"
     for target, report in found:
         for finding in (each for each in report.findings if each.verdict == verdict):
+            if (finding.property in alarms(target)) != (reasons == "alarms"):
+                continue
             said = target.get(reasons, {}).get(finding.property, "")
             yield f"| `{short(target['name'])}` | {finding.property} | {finding.detail} | {said} |"
 
