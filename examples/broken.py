@@ -16,7 +16,7 @@ class MyAttention(nn.Module):
     def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """key_padding_mask: (batch, length), True at padding."""
         batch, length, dim = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.num_heads, dim // self.num_heads).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(x).view(batch, length, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         # wrong: the diagonal above is seen too; it should be tril()
         seen = torch.ones(length, length, dtype=torch.bool, device=x.device).tril(1)
         # wrong: key_padding_mask is never used

@@ -151,7 +151,8 @@ class Link:
     """The way to a child that holds foreign code, whose answers have one time limit together.
 
     facts: the answer to the opening request, or what replaces it. pristine: a copy of the module that no call has met.
-    window: tensors of the last calls with the number of their memory, of which there are `places`. others: a hash of
+    window: the numbers of the last places in memory, of which there are `places`, with the tensor there and its
+    version as it was sent. others: a hash of
     the states of other random numbers than torch's, as they were last; None at first.
     """
 
@@ -163,7 +164,7 @@ class Link:
         self.child, self.registry, self.name = child, registry, name
         self.dropped: list[int] = []
         self.turn, self.began = 0, time.monotonic()
-        self.window: deque[tuple[int, Tensor]] = deque(maxlen=WINDOW)
+        self.window: deque[tuple[int, Tensor, list[int]]] = deque(maxlen=WINDOW)
         self.places, self.others = 0, None
 
     def ask(self, request: Request[Any]) -> Any:

@@ -187,9 +187,11 @@ class Remote(Variant):
         mode, device = _get_current_dispatch_mode(), torch.device(self.shape.device).type
         step = how["method"] == "step"
         versions = [x._version for x in self._tensors]
+        # steps have new tensors each time; what is expanded is small
+        placed = [(-1, False) if step or x is None or 0 in x.stride() else _place(self.link, x) for x in given]
         call = RemoteCall(
             training=self.training,
-            places=tuple(-1 if step or x is None else _place(self.link, x) for x in given),
+            places=tuple(place for place, _ in placed),
             wanted=tuple(wanted) or (False,) * len(given),
             is_widened=isinstance(mode, Widened),
             autocast=str(torch.get_autocast_dtype(device))[6:] if torch.is_autocast_enabled(device) else "",
@@ -279,14 +281,16 @@ class _Through(torch.autograd.Function):
         return None, None, None, None, *(x if x is None else x.to(device) for x in gradients.found)
 
 
-def _place(link: Link, x: Tensor) -> int:
-    """The number of the memory of a tensor: the same where one of the last has the same memory."""
-    for number, other in link.window:
+def _place(link: Link, x: Tensor) -> tuple[int, bool]:
+    """The number of the memory of a tensor, the same where one of the last has the same memory; and whether its content
+    was sent before, and is as it was."""
+    for number, other, version in link.window:
         if other.data_ptr() == x.data_ptr() and (other.shape, other.stride(), other.dtype) == (
             x.shape, x.stride(), x.dtype
         ):  # fmt: skip
-            return number
+            is_there, version[0] = version[0] == x._version, x._version
+            return number, is_there
     link.places += 1
     # held, so that no other tensor gets its memory as long as it has the number
-    link.window.append((link.places, x.detach()))
-    return link.places
+    link.window.append((link.places, x.detach(), [x._version]))
+    return link.places, False

@@ -113,7 +113,8 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class RemoteCall(msgspec.Struct, frozen=True):
-    """How an instance is called. places: numbers of the memory of the inputs; wanted: which of them gets a gradient."""
+    """How an instance is called. places: numbers of the memory of the inputs, where the content of one that is None
+    stands already; wanted: which of them gets a gradient."""
 
     method: Literal["forward", "weights", "weigh", "step", "after_step"]
     training: bool
@@ -178,18 +179,19 @@ _PLACES: OrderedDict[int, Tensor] = OrderedDict()
 """The tensors of the last calls by the number of their memory."""
 
 
-def _at(place: int, x: Tensor) -> Tensor:
-    """The tensor of this number with the content of `x`; `x` itself where the number is new or -1."""
-    known = _PLACES.get(place)
-    if known is not None:
-        if not same_bits(known, x):
-            known.copy_(x)
-        return known
-    if place >= 0:
-        _PLACES[place] = x
-        while len(_PLACES) > WINDOW:
-            _PLACES.popitem(last=False)
-    return x
+def _at(place: int, x: Tensor | None, device: str) -> Tensor | None:
+    """The tensor of this number with the content of `x`, or as it is where that is None; for -1 `x` as it is."""
+    if place < 0 or (x is not None and place not in _PLACES):
+        x = x if x is None else x.to(device)
+        if place >= 0 and x is not None:
+            _PLACES[place] = x
+            while len(_PLACES) > WINDOW:
+                _PLACES.popitem(last=False)
+        return x
+    known = _PLACES[place]
+    if x is not None and not same_bits(known, x):
+        known.copy_(x)
+    return known
 
 
 def _named(variant: nn.Module) -> list[tuple[str, Tensor]]:
@@ -285,12 +287,11 @@ def call(
     variant: Any, given: list[Tensor | None], state: list[Tensor], how: RemoteCall, settings: ProcessSettings
 ) -> CallResult:
     """One call, with a graph where a gradient is wanted."""
+    placed = [_at(place, x, variant.shape.device) for place, x in zip(how.places, given, strict=True)]
     _load(variant, state)
     if variant.training != how.training:
         variant.train(how.training)
     own = [x for _, x in _named(variant)]
-    device = own[0].device if own else torch.device(variant.shape.device)
-    placed = [None if x is None else _at(place, x.to(device)) for place, x in zip(how.places, given, strict=True)]
     leaves = [x if x is None or not does else x.detach().requires_grad_()
               for x, does in zip(placed, how.wanted, strict=True)]  # fmt: skip
     # the copies with which the tensors are compared behind the call
@@ -302,7 +303,7 @@ def call(
         if how.is_widened:
             around.enter_context(mode)
         if how.autocast:
-            around.enter_context(torch.autocast(device.type, dtype=DTYPES[how.autocast]))
+            around.enter_context(torch.autocast(torch.device(variant.shape.device).type, dtype=DTYPES[how.autocast]))
         output, loss, left = _METHODS[how.method](variant, leaves, how)
     effects = Effects.now()
     torch.set_grad_enabled(False)

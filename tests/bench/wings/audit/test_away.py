@@ -159,7 +159,7 @@ def test_an_order_that_nobody_reads_waits_no_longer_than_its_limit(
     "name",
     [
         *(f"test_suite.py:{name}" for name in ("Layer", "FromZero", "BatchMean", "Detached", "Documents")),
-        *(f"test_kinds.py:{name}" for name in ("KeepsAShare", "ForgetsItsArgument", "HidesOneBefore", "ViewsTheBatch")),
+        *(f"test_kinds.py:{name}" for name in ("KeepsAShare", "ForgetsItsArgument", "HidesOneBefore")),
     ],
 )
 def test_a_layer_in_a_child_is_found_to_be_what_it_is_here(name: str) -> None:

@@ -670,7 +670,6 @@ FAULTS = [
     (HidesOneBefore, "each token counts"),
     (HidesThreeBefore, "each token counts"),
     (HidesInAWindow, "each token counts"),
-    (ViewsTheBatch, "empty batch"),
     (OneRowOfNothing, "empty batch"),
     (RecurrentInHalf, "half precision"),
     (ForgettingInHalf, "half precision"),
@@ -704,6 +703,11 @@ def test_tokens_that_all_later_ones_see_are_no_broken_window():
 def test_a_mask_of_another_shape_that_spreads_the_output_is_no_call():
     report = audit_module(masked_by_keys, compile="", causal=False)
     assert not report.failures and "padding" in [each.property for each in report.findings if each.held], str(report)
+
+
+def test_code_that_raises_for_a_batch_without_sequences_gets_a_note():
+    [found] = [each for each in audit_module(ViewsTheBatch(), compile="").findings if each.property == "empty batch"]
+    assert found.verdict == "note" and "a batch without sequences raises RuntimeError" in found.detail
 
 
 def test_one_recurrent_layer_of_torch_has_no_dropout_to_ignore():
