@@ -132,8 +132,7 @@ class Child(AbstractContextManager["Child"]):
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         self._ends = self._channel.fileno(), self._lifeline.fileno(), reading
         self.open = {*self._ends}
-        variables = {**os.environ, **(environment or {})}
-        variables |= _compiler_caches(variables.get("TRITON_CACHE_DIR"), variables.get("TORCHINDUCTOR_CACHE_DIR"))
+        variables = _variables(environment or {})
         try:
             self._server = _fork(variables, [its_channel.fileno(), its_lifeline.fileno(), its_errors, folder])
             self.send(encode_line(Start(target, variables)))
@@ -297,6 +296,12 @@ class _Server:
         self.error_stream.close()
 
 
+def _variables(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child that is given `more`."""
+    found = {**os.environ, **more}
+    return found | _compiler_caches(found.get("TRITON_CACHE_DIR"), found.get("TORCHINDUCTOR_CACHE_DIR"))
+
+
 @functools.cache
 def _compiler_caches(*named: str | None) -> dict[str, str]:
     """Variables that name caches of Triton and of torch.compile in which nobody else could have written.
@@ -335,11 +340,22 @@ _SERVERS: dict[frozenset[tuple[str, str]], _Server] = {}
 _STARTING = threading.Lock()
 
 
-def _fork(environment: Mapping[str, str], descriptors: list[int]) -> _Server:
-    """Asks the server of this environment for a child; the letter waits where the server still imports.
+def start_server() -> None:
+    """Start the server of children, which imports torch, as long as this process is busy with its own imports."""
+    _server(_variables({}))
 
-    A server is started where none lives: libraries read variables when they are imported.
-    """
+
+def _fork(environment: Mapping[str, str], descriptors: list[int]) -> _Server:
+    """Asks the server of this environment for a child; the letter waits where the server still imports."""
+    server = _server(environment)
+    # one that has died closes the channel of the child, whose end is seen there
+    with contextlib.suppress(OSError):
+        socket.send_fds(server.requests, [b"f"], descriptors)
+    return server
+
+
+def _server(environment: Mapping[str, str]) -> _Server:
+    """The server of this environment, since libraries read variables when they are imported; it may be started here."""
     key = frozenset(each for each in environment.items() if not each[0].startswith(READ_AT_USE))
     with _STARTING:
         server = _SERVERS.get(key)
@@ -363,9 +379,6 @@ def _fork(environment: Mapping[str, str], descriptors: list[int]) -> _Server:
                     start_new_session=True,
                 )
             server = _SERVERS[key] = _Server(process, requests, error_stream)
-    # one that has died closes the channel of the child, whose end is seen there
-    with contextlib.suppress(OSError):
-        socket.send_fds(server.requests, [b"f"], descriptors)
     return server
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...cli.check import ByDesign, Causal, Strict, _json_number, each_alone, names_of
+from ...cli.check import ByDesign, Causal, Strict, _json_number, each_alone, names_of, prepare
 from ...cli.command import command
 from ...cli.options import CallText, Json
 from ...cli.output import say, say_json
@@ -39,6 +39,7 @@ def audit(
     Exit with code 0 if nothing fails but what is by design, with 1 if something fails, with 2 if the audit has to be
     told how to call a target, what it claims or what its mask means, or if a name is wrong.
     """
+    prepare(targets)
     from .examine import audit as audit_of
     from .report import in_words
 
