@@ -187,7 +187,7 @@ def equal_tokens(subject: Subject) -> Answers:
     except Exception:
         yield NotJudged(f"it does not take {BLOCK} tokens", verdict="not tried")
         return
-    if max(steady.value, level.value) > steady.allowed:
+    if any(each.value > each.allowed for each in (steady, level)):
         yield NotJudged("the output of equal tokens depends on their positions, or on their number")
         return
     for length in taken(subject, ODD):

@@ -150,7 +150,8 @@ def decoded(subject: ForeignSubject, protocol: Protocol | None, way: str, ends: 
         yield NotJudged(f"{way} {refusal}", verdict="not tried")
         return
     text = f"{way} gives other outputs than one pass, by {deviations(size)}"
-    yield Measured(size, ALLOWED, text, tuple(protocol.program(subject, ends)))
+    allowed = subject.allowance(size, ALLOWED, length=ends[-1])
+    yield Measured(size, allowed, text, tuple(protocol.program(subject, ends)))
 
 
 def _compared(found: Protocol, subject: ForeignSubject, ends: tuple[int, ...]) -> tuple[float, str]:

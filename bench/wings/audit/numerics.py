@@ -339,7 +339,7 @@ def compiled(subject: ForeignSubject, backend: str) -> Answers:
                 else "print((a - b)[valid].abs().max() / a[valid].std())",
             )
             text = f"torch.compile changes outputs{'' if mask is None else ' with padding'} by {deviations(size)}"
-            yield Measured(size, SAME, text, program)
+            yield Measured(size, subject.allowance(size), text, program)
     except Exception as error:
         yield NotJudged(f"{backend} raises {type(error).__name__}", verdict="not tried")
     finally:

@@ -92,7 +92,7 @@ def amount(subject: ForeignSubject) -> Answers:
             "print((a - b).abs().max() / b.std())",
         )
         text = f"{length - tokens} padded positions after {tokens} tokens change their outputs by {deviations(size)}"
-        yield Measured(size, AMOUNT_ALLOWED, text, program)
+        yield Measured(size, subject.allowance(size, AMOUNT_ALLOWED), text, program)
     if not tried:
         yield NotJudged(f"it does not take {counts[0]} positions", verdict="not tried")
 

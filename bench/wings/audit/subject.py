@@ -43,6 +43,9 @@ STILL = 1e-5
 SAME = 1e-4
 """The same where two calls make the same products, perhaps in another order."""
 
+ROUNDED, MOST_ROUNDED = 10, 1e-2
+"""How many times the error of one pass in float32 such a difference may be, and the most that it may be."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignSubject:
@@ -216,7 +219,23 @@ class ForeignSubject:
         spread = expected[expected.isfinite()].std() if expected.numel() > 1 else expected.abs().max()
         size = float(off.abs().max() / spread.clamp(min=1e-30)) if off.numel() else 0.0
         program = self.shown(*lines, "print((a - b).abs().max() / b.std())", batch=batch, length=length)
-        return Measured(size, SAME, f"{words}, by {deviations(size)}", program)
+        allowed = self.allowance(size, batch=batch, length=length)
+        return Measured(size, allowed, f"{words}, by {deviations(size)}", program)
+
+    def allowance(self, size: float, least: float = SAME, *, batch: int = 2, length: int | None = None) -> float:
+        """The difference that rounding explains: `least`, or more where one pass in float32 differs from float64.
+
+        That is measured only where it may decide about `size`.
+        """
+        if not least < size <= MOST_ROUNDED:
+            return least
+        # no fewer positions than usual: one alone has hardly any sums
+        error, length = 0.0, max(length or 0, self.length)
+        # a module that refuses float64 has the usual allowance
+        with suppress(Exception):
+            found, exact = (each.outputs(each.draw(batch, length)) for each in (self.fresh(), self.fresh(double=True)))
+            error = float((found - exact).abs().max() / exact.std())
+        return min(MOST_ROUNDED, max(least, ROUNDED * error))
 
     def shown(self, *lines: str, batch: int = 2, length: int | None = None) -> tuple[str, ...]:
         """A program of plain torch: the inputs, `out(inputs)`, `part(inputs, first, last)` and then `lines`."""

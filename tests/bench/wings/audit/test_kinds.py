@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnbench.bench.cli.check import ByDesign, names_of
+from attnbench.bench.wings.audit.decoding import ALLOWED
+from attnbench.bench.wings.audit.subject import SAME
 from attnbench.bench.wings.audit.suite import IN_THE_GATE, NAMES, audit_module
 
 
@@ -620,6 +622,38 @@ class CachedWithoutMask(Cached):
     later = False
 
 
+class GrowsWithTheLength(Layer):
+    """Each output grows by a small part with every token of the sequence."""
+
+    part = 2e-6
+
+    def joined(self, mixed):
+        return super().joined(mixed) * (1 + self.part * mixed.shape[2])
+
+
+class Inexact(Cached):
+    """Values share a large part, which a norm takes off again: right, and its float32 keeps few digits."""
+
+    part = 0.0
+
+    def __init__(self, shared=1e3):
+        super().__init__()
+        self.projections.bias.data[64:] = shared
+
+    def joined(self, mixed):
+        found = F.layer_norm(mixed.transpose(1, 2).flatten(2), (32,))
+        return self.output(found) * (1 + self.part * mixed.shape[2])
+
+
+class InexactAndGrows(Inexact):
+    """A fault of less than the most that is ever taken for rounding."""
+
+    part = 1e-5
+
+    def __init__(self):
+        super().__init__(shared=10.0)
+
+
 RIGHT = [
     Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached, Dilated, DilatedBySix,
     BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare,
@@ -656,6 +690,8 @@ FAULTS = [
     (ForgetsTheCapInBackward, "gradients"),
     (WindowWithoutNumbers, "empty rows"),
     (CachedWithoutMask, "pieces"),
+    (GrowsWithTheLength, "prefix"),
+    (InexactAndGrows, "prefix"),
     (TooLowForFloat16, "half precision"),
     (PaddedTooLowForFloat16, "half precision"),
     (Angles, "large inputs"),
@@ -693,6 +729,14 @@ def test_a_fault_is_found_by_the_property_of_its_kind(kind, name):
 def test_the_right_form_raises_no_alarm(kind):
     report = audit_module(kind(), compile="")
     assert report, str(report)
+
+
+def test_what_float32_itself_loses_is_no_fault():
+    # bfloat16 keeps nothing of the values; decoding and other lengths differ by 0.005, one pass from float64 as much
+    report = audit_module(Inexact(), compile="")
+    assert [each.property for each in report.failures] == ["half precision"], str(report)
+    sizes = {each.property: each.measured for each in report.findings}
+    assert sizes["prefix"] > SAME and sizes["pieces"] > ALLOWED, sizes
 
 
 def test_tokens_that_all_later_ones_see_are_no_broken_window():
