@@ -18,6 +18,9 @@ OFF_BY_ONE = "off by one"
 MOSTLY_BACK = 0.3
 """The share of the movement by earlier content that later content makes, below which a claim is asked for."""
 
+NOISE = 10
+"""How many times the movement between two equal calls in training a leak there has to be."""
+
 PREFIXES = (1, 3, 7, 15, 31, 32, 63)
 """Positions that are kept while all later ones change."""
 
@@ -29,9 +32,13 @@ def future(subject: ForeignSubject) -> Answers:
     found = max((moved_by_future(subject, cut, words) for cut in cuts), key=lambda each: each.value)
     if found.value == 0:
         yield found
-        # masks may be left out for speed, such as by a kernel for training alone
-        for cut in cuts if subject.claims and is_module(subject.module) else ():
-            yield moved_by_future(subject, cut, f"in training alone, {words}", training=True)
+        if subject.claims and is_module(subject.module):
+            # masks may be left out for speed, such as by a kernel for training alone
+            in_training = [moved_by_future(subject, cut, f"in training alone, {words}", training=True) for cut in cuts]
+            # a seed of its own moves as much between equal calls
+            still = torch.zeros(subject.batch, subject.length, dtype=torch.bool)
+            noise = NOISE * subject.size(Change(where=still, look=~still, causal=True, training=True))
+            yield from (each for each in in_training if each.value > noise)
         return
     near, cause = distances(influence(subject))
     if subject.claims:

@@ -166,6 +166,9 @@ def _derivatives(subject: ForeignSubject, words: str = "", training: bool = Fals
     named = dict(zip(NAMES[subject.convention.kind], inputs, strict=True)) | own
     turned = [by_position(each, subject.convention.kind) for each in found[: len(inputs)]] + found[len(inputs) :]
     middle = used.outputs(inputs, None, True)
+    if training and not torch.allclose(middle, used.outputs(inputs, None, True), equal_nan=True):
+        # a seed of its own, which the finding `training` tells
+        return
 
     def loss(name: str, moved: Tensor) -> float:
         """The loss less that where nothing has moved, entry by entry, so that no digits are lost."""

@@ -241,6 +241,26 @@ class DropsWithoutScale(Dropping):
         return weights(q, k) * kept @ v
 
 
+class SeedsAnew(Dropping):
+    """Each call in training draws a seed: two equal calls drop other weights."""
+
+    def __init__(self, dropout=0.1):
+        super().__init__(dropout)
+
+    def forward(self, x):
+        if self.training:
+            torch.seed()
+        return super().forward(x)
+
+
+class SeesAllInTraining(SeedsAnew):
+    """The same with less noise, beside which a leak in training shows."""
+
+    def mixed(self, q, k, v):
+        noise = 1e-3 * torch.randn(v.shape) if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v + noise, is_causal=not self.training)
+
+
 class DropsAnewInBackward(Dropping):
     def mixed(self, q, k, v):
         return _DroppedAnew.apply(weights(q, k), self.dropout if self.training else 0.0) @ v
@@ -703,6 +723,7 @@ FAULTS = [
     (CountsCalls, "inputs stay"),
     (Seeds, "inputs stay"),
     (DropsAnewInBackward, "gradients"),
+    (SeesAllInTraining, "future"),
     (HidesOneBefore, "each token counts"),
     (HidesThreeBefore, "each token counts"),
     (HidesInAWindow, "each token counts"),
@@ -737,6 +758,15 @@ def test_what_float32_itself_loses_is_no_fault():
     assert [each.property for each in report.failures] == ["half precision"], str(report)
     sizes = {each.property: each.measured for each in report.findings}
     assert sizes["prefix"] > SAME and sizes["pieces"] > ALLOWED, sizes
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_what_a_seed_drawn_anew_in_training_hides_is_said(rate):
+    report = audit_module(SeedsAnew(rate), compile="")
+    assert report, str(report)
+    found = {each.property: each for each in report.findings}
+    assert found["training"].verdict == "not tried" and "two equal calls in training differ" in found["training"].detail
+    assert found["future"].held and found["gradients"].held
 
 
 def test_tokens_that_all_later_ones_see_are_no_broken_window():
