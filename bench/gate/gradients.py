@@ -282,4 +282,4 @@ def _padded(case: Case, inputs: Inputs) -> Tensor | None:
 
 
 def _trained(module: Variant) -> dict[str, Tensor]:
-    return {f"parameter {name}": p for name, p in module.named_parameters() if p.requires_grad}
+    return {f"parameter {name}": p for name, p in module.named_parameters() if p.requires_grad and p.numel()}

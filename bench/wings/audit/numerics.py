@@ -211,7 +211,8 @@ def learns(subject: ForeignSubject) -> Answers:
     lines = (
         "inputs = [x.requires_grad_() for x in inputs]; out(inputs).square().sum().backward()",
         f"named = dict(getattr(m, 'named_parameters', dict)()) | dict(zip({NAMES[subject.convention.kind]}, inputs))",
-        "print([name for name, p in named.items() if p.requires_grad and (p.grad is None or not p.grad.any())])",
+        "named = {name: p for name, p in named.items() if p.requires_grad and p.numel()}",
+        "print([name for name, p in named.items() if p.grad is None or not p.grad.any()])",
     )
     text = f"no gradient reaches {', '.join(missed[:3])}{' …' if len(missed) > 3 else ''}: not used, or detached"
     yield Measured(float(len(missed)), 0.0, text, subject.shown(*lines))

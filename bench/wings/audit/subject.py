@@ -293,9 +293,9 @@ class ForeignSubject:
 
     @at_the_code
     def trained(self) -> dict[str, Tensor]:
-        """The parameters that learn, by name."""
+        """The parameters that learn, by name; none without elements, which have nothing to learn."""
         named = self.module.named_parameters() if isinstance(self.module, nn.Module) else ()
-        return {name: each for name, each in named if each.requires_grad}
+        return {name: each for name, each in named if each.requires_grad and each.numel()}
 
     @at_the_code
     def outputs_with(self, name: str, values: Tensor, inputs: Inputs) -> Tensor:

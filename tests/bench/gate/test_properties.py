@@ -20,7 +20,7 @@ from attnbench.bench.cli.check import check
 from attnbench.bench.core.entry_points import EntryPointGroup, read_group
 from attnbench.bench.core.errors import AttnbenchError, SelectionError
 from attnbench.bench.core.registry import VARIANTS
-from attnbench.bench.gate import PROPERTIES, Result, examine, quick_gate
+from attnbench.bench.gate import PROPERTIES, Result, examine, quick_gate, suite
 from attnbench.bench.gate.case import Case, gap
 from attnbench.bench.gate.modes import dropout_share
 from attnbench.bench.gate.numerics import row_error
@@ -204,6 +204,27 @@ def test_a_kink_on_the_way_is_no_wrong_gradient() -> None:
             return super().forward(query, key, value, mask) * (1 + F.relu(self.gate - 1)).to(value.dtype)
 
     assert reds(examine(Hinged, SHAPE)) == []
+
+
+def learns(variant: type[Variant], monkeypatch: pytest.MonkeyPatch) -> bool | None:
+    monkeypatch.setattr(suite, "PROPERTIES", [item for item in PROPERTIES if item.name == "parameters learn"])
+    [found] = examine(variant, SHAPE)
+    return found.held
+
+
+def test_a_parameter_without_elements_has_nothing_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoMemory(ScoredVariant):
+        """Learned keys, of which there are none; and a scale."""
+
+        def __init__(self, shape: AttentionShape):
+            super().__init__(shape)
+            self.memories = torch.nn.Parameter(torch.randn(0, shape.head_dim))
+            self.scale = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+            return super().forward(query, key, value, mask) * self.scale.to(value.dtype)
+
+    assert learns(NoMemory, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -674,10 +674,23 @@ class InexactAndGrows(Inexact):
         super().__init__(shared=10.0)
 
 
+class KeysOfItsOwn(Layer):
+    """Learned keys and values beside those of tokens; by default none, so that two parameters have no elements."""
+
+    def __init__(self, memories=0):
+        super().__init__()
+        self.memories = nn.Parameter(torch.randn(2, 4, memories, 8))
+
+    def mixed(self, q, k, v):
+        k, v = (torch.cat([x.expand(len(q), -1, -1, -1), y], 2) for x, y in zip(self.memories, (k, v), strict=True))
+        pairs = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        return F.scaled_dot_product_attention(q, k, v, pairs)
+
+
 RIGHT = [
     Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached, Dilated, DilatedBySix,
     BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare,
-    RateInSettings,
+    RateInSettings, KeysOfItsOwn,
 ]  # fmt: skip
 
 FAULTS = [
