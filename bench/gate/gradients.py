@@ -35,6 +35,8 @@ FLIPPED = 0.01
 """Share of the rows whose gradient may differ: where rounding puts a weight on the other side of a kink."""
 FLIPPED_OUTPUTS = 0.1
 """The same where outputs differ as well, since rounding chose other keys: then whole rows do."""
+DRAWS = 32
+"""Draws of the inputs before a gradient is said to reach nothing: a gate may be shut for most of them."""
 TOO_LARGE = "it refuses float64, or float64 takes too much at this length"
 
 
@@ -259,21 +261,25 @@ def derivative_errors(
 
 
 def _reached(case: Case) -> set[str]:
-    """Names of the inputs and parameters with a gradient that is not all zero."""
-    moved = case.rebuilt()
+    """Names of the inputs and parameters with a gradient that is not all zero for some draw of the inputs."""
+    moved, reached = case.rebuilt(), set[str]()
     jitter(moved.module, case.seed)
-    leaves = Inputs(*(x.detach().requires_grad_() for x in case.inputs()))
-    with torch.enable_grad():
-        output = moved.forward(leaves)
-        # A random direction: the plain sum of a normalised output does not depend on the query at all.
-        loss = (output * case.grad_output(output)).sum()
-        auxiliary = moved.module.auxiliary_loss()
-        loss = loss if auxiliary is None else loss + auxiliary
-        named = dict(zip(INPUTS, leaves, strict=False)) | _trained(moved.module)
-        if not loss.requires_grad:
-            return set()
-        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True, materialize_grads=True)
-    return {name for name, gradient in zip(named, found, strict=True) if gradient.any()}
+    for salt in range(DRAWS):
+        leaves = Inputs(*(x.detach().requires_grad_() for x in case.inputs(salt=salt)))
+        with torch.enable_grad():
+            output = moved.forward(leaves)
+            # A random direction: the plain sum of a normalised output does not depend on the query at all.
+            loss = (output * case.grad_output(output)).sum()
+            auxiliary = moved.module.auxiliary_loss()
+            loss = loss if auxiliary is None else loss + auxiliary
+            named = dict(zip(INPUTS, leaves, strict=False)) | _trained(moved.module)
+            if not loss.requires_grad:
+                continue
+            found = torch.autograd.grad(loss, list(named.values()), allow_unused=True, materialize_grads=True)
+        reached |= {name for name, gradient in zip(named, found, strict=True) if gradient.any()}
+        if reached >= named.keys() - case.module.ignores:
+            break
+    return reached
 
 
 def _padded(case: Case, inputs: Inputs) -> Tensor | None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...gate.gradients import derivative_errors
+from ...gate.gradients import DRAWS, derivative_errors
 from ...gate.lengths import long_lengths, repeated, taken
 from ...gate.modes import RATE
 from ...gate.result import Answer, Answers, Measured, NotJudged, deviations, error_text, lacks_kernel
@@ -200,14 +200,16 @@ def _derivatives(subject: ForeignSubject, words: str = "", training: bool = Fals
 
 
 def learns(subject: ForeignSubject) -> Answers:
-    """A gradient reaches each parameter, and each of query, key and value."""
+    """A gradient reaches each parameter, and each of query, key and value, for some draw of the inputs."""
     if subject.convention.kind == "model":
         yield NotJudged("a model may hold parts for other uses")
         return
     own = tuple(subject.trained())
-    found = subject.passes(subject.draw(), parameters=own)[1:]
-    names = (*NAMES[subject.convention.kind], *own)
-    missed = [name for name, each in zip(names, found, strict=True) if not bool(each.any())]
+    missed = names = [*NAMES[subject.convention.kind], *own]
+    for seed in range(DRAWS):
+        if missed:
+            found = dict(zip(names, subject.passes(subject.draw(seed=seed), parameters=own)[1:], strict=True))
+            missed = [name for name in missed if not bool(found[name].any())]
     lines = (
         "inputs = [x.requires_grad_() for x in inputs]; out(inputs).square().sum().backward()",
         f"named = dict(getattr(m, 'named_parameters', dict)()) | dict(zip({NAMES[subject.convention.kind]}, inputs))",

@@ -227,6 +227,21 @@ def test_a_parameter_without_elements_has_nothing_to_learn(monkeypatch: pytest.M
     assert learns(NoMemory, monkeypatch)
 
 
+def test_a_gate_that_is_shut_for_most_inputs_learns_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    class MostlyShut(ScoredVariant):
+        """The first query opens a gate by a part from 0 to 1, and mostly wholly or not at all."""
+
+        def __init__(self, shape: AttentionShape):
+            super().__init__(shape)
+            self.opening = torch.nn.Parameter(torch.ones(shape.head_dim))
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+            gate = (4 * query[:, :, :1] @ self.opening.to(query.dtype)).clamp(0, 1)
+            return super().forward(query, key, value, mask) * (1 + gate[..., None])
+
+    assert learns(MostlyShut, monkeypatch)
+
+
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "found"), [(8, 8, (5, 5)), (8, 2, (8, 2)), (12, 4, (6, 2)), (8, 1, (8, 1)), (2, 2, (2, 2))]
 )

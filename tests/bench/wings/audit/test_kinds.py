@@ -674,6 +674,17 @@ class InexactAndGrows(Inexact):
         super().__init__(shared=10.0)
 
 
+class GateIsMostlyShut(Layer):
+    """The first token opens a gate by a part from 0 to 1, and for most inputs wholly or not at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.opening = nn.Parameter(torch.ones(32))
+
+    def forward(self, x):
+        return super().forward(x) * (1 + (2 * x[:, :1] @ self.opening - 2).clamp(0, 1)[..., None])
+
+
 class KeysOfItsOwn(Layer):
     """Learned keys and values beside those of tokens; by default none, so that two parameters have no elements."""
 
@@ -690,7 +701,7 @@ class KeysOfItsOwn(Layer):
 RIGHT = [
     Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached, Dilated, DilatedBySix,
     BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare,
-    RateInSettings, KeysOfItsOwn,
+    RateInSettings, KeysOfItsOwn, GateIsMostlyShut,
 ]  # fmt: skip
 
 FAULTS = [
