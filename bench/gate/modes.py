@@ -54,8 +54,8 @@ def _draws_anew(subject: Subject, inputs: Tensors) -> bool:
     """True if two equal calls in training differ, at its own rate of dropout or at one that shows it."""
     with suppress(Exception):
         for rate in (None, RATE):
-            pair = (subject.fresh(training=True, rate=rate).outputs(inputs) for _ in range(2))
-            found = subject.compared("", *pair)
+            first, second = (subject.fresh(training=True, rate=rate).outputs(inputs) for _ in range(2))
+            found = subject.compared("", first, second)
             if found.value > found.allowed:
                 return True
     return False

@@ -61,7 +61,8 @@ def checked(question: CheckVariant) -> CheckReport:
     spec = question.variant
     if not VARIANTS.is_foreign(spec.name):
         return ask(VARIANTS, spec.name, question, patience=CHECK_PATIENCE)
-    with linked(VARIANTS, spec.name, OpenVariant(variant=spec)) as link:
+    # all that goes to the child and back takes as long again
+    with linked(VARIANTS, spec.name, OpenVariant(variant=spec), 2 * CHECK_PATIENCE) as link:
         return question.judged(factory_of(link), sizes=link.facts.sizes)
 
 

@@ -35,7 +35,7 @@ from .global_state import changes_since_noted
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATIENCE = 10.0
-"""Factor on the time that all answers of one link may take: some layers loop over positions."""
+"""The time that all answers of one link may take, in limits of an ordinary answer: some layers loop over positions."""
 
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -160,8 +160,8 @@ class Link:
     pristine: Away
     others: int | None
 
-    def __init__(self, child: Child, registry: Registry, name: str):
-        self.child, self.registry, self.name = child, registry, name
+    def __init__(self, child: Child, registry: Registry, name: str, patience: float):
+        self.child, self.registry, self.name, self.patience = child, registry, name, patience
         self.dropped: list[int] = []
         self.turn, self.began = 0, time.monotonic()
         self.window: deque[tuple[int, Tensor, list[int]]] = deque(maxlen=WINDOW)
@@ -170,7 +170,7 @@ class Link:
     def ask(self, request: Request[Any]) -> Any:
         """Raises _Lost for what no honest child does, and for a child that has ended."""
         try:
-            return ask_child(self.child, self.registry, self.name, request, patience=PATIENCE, began=self.began)
+            return ask_child(self.child, self.registry, self.name, request, patience=self.patience, began=self.began)
         except PluginError as error:
             raise _Lost(error) from None
 
@@ -222,14 +222,14 @@ def _raised(parts: tuple[str, str, str]) -> BaseException:
 
 
 @contextmanager
-def linked(registry: Registry, name: str, opening: Request[Any]) -> Iterator[Link]:
+def linked(registry: Registry, name: str, opening: Request[Any], patience: float = PATIENCE) -> Iterator[Link]:
     """The way to a child of its own, which has answered `opening`; nothing is compared in it.
 
     Raises PluginError for a child that dies, hangs or talks nonsense, or has replaced functions that examine it.
     """
     try:
         with Child(SERVICE) as child:
-            link = Link(child, registry, name)
+            link = Link(child, registry, name, patience)
             link.facts = link.ask(opening)
             yield link
             # code that replaces what examines it has no verdict
