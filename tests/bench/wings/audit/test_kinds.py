@@ -897,6 +897,19 @@ def test_a_module_that_looks_mostly_back_is_asked_what_it_claims():
     assert audit_module(Leaking(), causal=False, compile="")
 
 
+def test_halves_that_never_see_each_other_look_both_ways():
+    class Halves(Layer):
+        causal = None
+
+        def mixed(self, q, k, v):
+            first = torch.arange(q.shape[2]) < q.shape[2] // 2
+            return F.scaled_dot_product_attention(q, k, v, first[:, None] == first)
+
+    report = audit_module(Halves(), compile="")
+    assert report, str(report)
+    assert report.findings[0].detail.startswith("it looks both ways")
+
+
 def test_names_of_the_audit_for_properties_of_the_gate_are_those_of_the_gate():
     from attnbench.bench.gate import PROPERTIES
 
