@@ -294,12 +294,12 @@ def _drift(subject: ForeignSubject) -> Iterator[Measured]:
 
 def _rounded(subject: ForeignSubject, inputs: Inputs, dtype: torch.dtype, valid: Tensor | None) -> list[Tensor]:
     """The outputs in `dtype`, and those in float32 of the same rounded inputs and weights."""
-    made, low = [], subject
-    for each in (dtype, torch.float32):
-        low = low.with_module(low.copied(dtype=str(each).removeprefix("torch.")))
+    made, name = [], str(dtype).removeprefix("torch.")
+    for each, module in ((dtype, subject.copied(dtype=name)), (torch.float32, subject.copied(by=name))):
         inputs = tuple(x.to(each) if x.is_floating_point() else x for x in inputs)
         with torch.no_grad():
-            made.append(low(inputs, valid, valid is None or subject.masks_and_looks_back))
+            causal = valid is None or subject.masks_and_looks_back
+            made.append(subject.with_module(module)(inputs, valid, causal))
     return made
 
 

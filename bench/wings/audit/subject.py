@@ -132,8 +132,11 @@ class ForeignSubject:
         return replace(self, module=self.copied(dtype="float64"), dtype=torch.float64)
 
     @at_the_code
-    def copied(self, training: bool | None = None, dtype: str = "", rate: float | None = None) -> Any:
-        """A copy of the module, a function as it is; None where it has no rate of dropout to set."""
+    def copied(self, training: bool | None = None, dtype: str = "", rate: float | None = None, by: str = "") -> Any:
+        """A copy of the module, a function as it is; None where it has no rate of dropout to set.
+
+        by: a precision to which its numbers are rounded, but for those that it cannot hold, such as -1e9 of a mask.
+        """
         if not isinstance(self.module, nn.Module):
             return self.module
         module = deepcopy(self.module)
@@ -141,6 +144,10 @@ class ForeignSubject:
             return None
         if training is not None:
             module.train(training)
+        for each in (*module.parameters(), *module.buffers()) if by else ():
+            if each.is_floating_point() or each.is_complex():
+                low = each.data.to(DTYPES[by]).to(each.dtype)
+                each.data = torch.where(low.isinf(), each.data, low)
         # those of floats leave complex numbers as they are
         casts = {"": lambda: module, "float64": module.double, "float32": module.float}
         return casts.get(dtype, lambda: module.to(DTYPES[dtype]))()

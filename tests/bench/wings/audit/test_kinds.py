@@ -674,6 +674,30 @@ class InexactAndGrows(Inexact):
         super().__init__(shared=10.0)
 
 
+class MaskForEachPrecision(Layer):
+    """Of two numbers for what is masked, float16 cannot hold the one of float32, and does not use it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("lowest", torch.tensor(-1e9))
+        self.register_buffer("lowest_of_half", torch.tensor(-1e4))
+
+    def mixed(self, q, k, v):
+        late = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
+        lowest = self.lowest_of_half if q.dtype == torch.float16 else self.lowest
+        # a token sees itself least, so that the first has a weight all the same
+        scores = torch.where(torch.eye(q.shape[2], dtype=torch.bool), lowest / 2, q @ k.mT * 8**-0.5)
+        return torch.where(late, lowest, scores).softmax(-1) @ v
+
+
+class OneMaskForAll(MaskForEachPrecision):
+    """The same with the number of float32 in float16."""
+
+    def __init__(self):
+        super().__init__()
+        self.lowest_of_half = self.lowest
+
+
 class GateIsMostlyShut(Layer):
     """The first token opens a gate by a part from 0 to 1, and for most inputs wholly or not at all."""
 
@@ -701,7 +725,7 @@ class KeysOfItsOwn(Layer):
 RIGHT = [
     Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached, Dilated, DilatedBySix,
     BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare,
-    RateInSettings, KeysOfItsOwn, GateIsMostlyShut,
+    RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision,
 ]  # fmt: skip
 
 FAULTS = [
@@ -736,6 +760,7 @@ FAULTS = [
     (CachedWithoutMask, "pieces"),
     (GrowsWithTheLength, "prefix"),
     (InexactAndGrows, "prefix"),
+    (OneMaskForAll, "half precision"),
     (TooLowForFloat16, "half precision"),
     (PaddedTooLowForFloat16, "half precision"),
     (Angles, "large inputs"),
