@@ -56,10 +56,7 @@ def future(subject: ForeignSubject) -> Answers:
 
 
 def _share_ahead(subject: ForeignSubject) -> float:
-    """The movement of the first outputs by later inputs, over that the other way round; cut at several places.
-
-    At one place alone, two blocks that never see each other may meet.
-    """
+    """The movement of first outputs by later inputs, over that the other way round: where two blocks meet, none is."""
     at, ahead, back = torch.arange(subject.length).expand(subject.batch, -1), 0.0, 1e-30
     for part in (1 / 3, 1 / 2, 2 / 3):
         late = at >= int(part * subject.length)

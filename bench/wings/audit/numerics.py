@@ -296,10 +296,9 @@ def _rounded(subject: ForeignSubject, inputs: Inputs, dtype: torch.dtype, valid:
     """The outputs in `dtype`, and those in float32 of the same rounded inputs and weights."""
     made, name = [], str(dtype).removeprefix("torch.")
     for each, module in ((dtype, subject.copied(dtype=name)), (torch.float32, subject.copied(by=name))):
-        inputs = tuple(x.to(each) if x.is_floating_point() else x for x in inputs)
+        inputs, low = tuple(x.to(each) if x.is_floating_point() else x for x in inputs), subject.with_module(module)
         with torch.no_grad():
-            causal = valid is None or subject.masks_and_looks_back
-            made.append(subject.with_module(module)(inputs, valid, causal))
+            made.append(low(inputs, valid, valid is None or subject.masks_and_looks_back))
     return made
 
 

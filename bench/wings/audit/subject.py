@@ -230,11 +230,9 @@ class ForeignSubject:
         return Measured(size, allowed, f"{words}, by {deviations(size)}", program)
 
     def allowance(self, size: float, least: float = SAME, *, batch: int = 2, length: int | None = None) -> float:
-        """The difference that rounding explains: `least`, or more where one pass in float32 differs from float64.
-
-        That is measured only where it may decide about `size`.
-        """
+        """The difference that rounding explains: `least`, or more where one pass in float32 differs from float64."""
         if not least < size <= MOST_ROUNDED:
+            # decided without these passes
             return least
         # no fewer positions than usual: one alone has hardly any sums
         error, length = 0.0, max(length or 0, self.length)
