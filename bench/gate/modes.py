@@ -53,8 +53,10 @@ def training_is_evaluation(subject: Subject) -> Answers:
 def _draws_anew(subject: Subject, inputs: Tensors) -> bool:
     """True if two equal calls in training differ, at its own rate of dropout or at one that shows it."""
     with suppress(Exception):
-        pairs = ([subject.fresh(training=True, rate=rate).outputs(inputs) for _ in range(2)] for rate in (None, RATE))
-        return not all(torch.allclose(*pair, atol=1e-5, equal_nan=True) for pair in pairs)
+        for rate in (None, RATE):
+            first, second = (subject.fresh(training=True, rate=rate).outputs(inputs) for _ in range(2))
+            if not torch.allclose(first, second, atol=1e-5, equal_nan=True):
+                return True
     return False
 
 
