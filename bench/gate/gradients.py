@@ -37,7 +37,7 @@ FLIPPED_OUTPUTS = 0.1
 """The same where outputs differ as well, since rounding chose other keys: then whole rows do."""
 DRAWS = 32
 """Draws of the inputs before a gradient is said to reach nothing: a gate may be shut for most of them."""
-TOO_LARGE = "it refuses float64, or float64 takes too much at this length"
+_TOO_LARGE = "it refuses float64, or float64 takes too much at this length"
 
 
 def gradient_reaches(case: Case) -> Answers:
@@ -72,7 +72,7 @@ def gradient_is_derivative(case: Case) -> Answers:
 def gradient_at_length(case: Case) -> Answers:
     """in float64, the derivative along one direction of all inputs and parameters, with more tokens"""
     if case.in_float64 is None:
-        yield NotJudged(TOO_LARGE)
+        yield NotJudged(_TOO_LARGE)
         return
     # A copy off its first values, where a kink may lie.
     case = case.in_float64.with_module(deepcopy(case.in_float64.module))
@@ -139,7 +139,7 @@ def gradient_in_precision(case: Case) -> Answers:
     """gradients in the precision to be measured equal those in float64"""
     double = case.in_float64
     if double is None:
-        yield NotJudged(TOO_LARGE)
+        yield NotJudged(_TOO_LARGE)
         return
     inputs = case.inputs()
     valid = _padded(case, inputs)

@@ -21,7 +21,7 @@ DRAWN, PAIRS_DRAWN = 1024, 256
 more. Bounds follow from them. Some variants pad each sequence to a block: 4,096 of each took 400 s of reformer."""
 MOST_PATTERNS = 256
 """Outputs of one token in training, where weights are dropped: two to the power of its heads."""
-ANEW = NotJudged(
+_ANEW = NotJudged(
     "two equal calls in training differ, though the seed is set before each: leaks and gradients there are not tested",
     verdict="not tried",
 )
@@ -44,10 +44,10 @@ def training_is_evaluation(subject: Subject) -> Answers:
             lines = "import copy; a, b = out(inputs, copy.deepcopy(m).train()), out(inputs)"
             words = "training gives other outputs than evaluation, though nothing is random"
             same = subject.compared(words, found, subject.outputs(inputs), lines)
-            yield ANEW if same.value <= same.allowed and _draws_anew(subject, inputs) else same
+            yield _ANEW if same.value <= same.allowed and _draws_anew(subject, inputs) else same
             return
     drawn = NotJudged("it draws random numbers in training", verdict="not tried")
-    yield ANEW if _draws_anew(subject, inputs) else drawn
+    yield _ANEW if _draws_anew(subject, inputs) else drawn
 
 
 def _draws_anew(subject: Subject, inputs: Tensors) -> bool:
