@@ -122,12 +122,13 @@ def future(
     valid: Tensor | None = None,
     training: bool = False,
     length: int | None = None,
+    batch: int | None = None,
 ) -> Measured:
     """The movement of outputs before position `cut` by other content from there on.
 
-    length: of the inputs, on one sequence, where it is not that of the subject.
+    length: of the inputs, on one sequence, where it is not that of the subject; batch: of the sequences likewise.
     """
-    size = (subject.batch, subject.length) if length is None else (1, length)
+    size = (batch or subject.batch, subject.length) if length is None else (1, length)
     late = (torch.arange(size[1]) >= cut).expand(size)
     look = ~late if valid is None else ~late & valid
     change = Change(where=late, look=look, parts=parts, valid=valid, causal=True, training=training)

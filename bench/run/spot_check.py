@@ -1,8 +1,8 @@
 """Spot check: now and then, foreign code is tested within the run itself, at moments and on rows that are drawn anew.
 
 Code may look at its callers and be right under the gate alone. Later content must move no earlier output. While speeds
-are taken, an output must be a plain tensor, the same for the same content, and other content must take as long. What
-recognises this file too remains possible; SECURITY.md says so.
+are taken, an output must be a plain tensor, the same for the same content, gradients alike, and other content must take
+as long. What recognises this file too remains possible; SECURITY.md says so.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import copy
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from ...variants.contract import Mask, Variant
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 
 _ROWS = 2
-"""Sequences of a batch that are tested."""
+"""Sequences of a batch that are tested, every other time; else all, since a fault may need so many."""
 
 _MOVED = {torch.float32: 1e-3, torch.float64: 1e-6}
 """The share of the outputs' deviation that may move; of other types, `_MOVED_ROUGHLY`."""
@@ -48,7 +50,7 @@ class SpotCheck:
         # our own code has tests for it; on a GPU a test within a captured step would end the capture
         self.is_on = device.type == "cpu" and not VARIANTS.is_own(variant.name)
         self.share, self.failed, self.found, self.draw = share, 0, "", random.SystemRandom()
-        self.steady, self.first = steady, dict[object, Tensor]()
+        self.steady, self.first, self.hooks = steady, dict[object, Tensor](), list[RemovableHandle]()
 
     @contextmanager
     def watching(self, variants: Iterable[Variant]) -> Iterator[None]:
@@ -57,8 +59,9 @@ class SpotCheck:
         try:
             yield
         finally:
-            for hook in hooks:
+            for hook in (*hooks, *self.hooks):
                 hook.remove()
+            self.hooks.clear()
 
     def __deepcopy__(self, memo: Any) -> SpotCheck:
         return self
@@ -68,7 +71,7 @@ class SpotCheck:
             return
         self.found = self._changed(variant, inputs, output) if self.steady else ""
         # what cannot be copied, or refuses two rows, is not tested here
-        with suppress(Exception), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with suppress(Exception), torch.random.fork_rng(devices=[]):
             problem = self._problem(copy.deepcopy(variant), inputs)
             self.failed += bool(problem)
             if self.failed >= CONFIRMED:
@@ -79,11 +82,24 @@ class SpotCheck:
             return f"its output is a {type(output).__name__}, which may be computed when the time has been taken"
         # a module may be called with several inputs in one sample
         content = tuple(float(each.detach().double().sum()) for each in inputs if isinstance(each, Tensor))
+        for at, each in enumerate(inputs):
+            if isinstance(each, Tensor) and each.requires_grad:
+                key = (id(variant), at, output.shape, content)
+                look: Any = partial(self._look_at_gradient, key, variant.training)
+                self.hooks.append(each.register_hook(look))  # type: ignore[no-untyped-call]
         first = self.first.setdefault((id(variant), output.shape, content), output.detach().clone())
         # in training it may draw numbers, and learn without gradients
-        if variant.training or float((output - first).abs().max()) <= 1e-2 * float(first.abs().max()):
+        if variant.training or float((output.detach() - first).abs().max()) <= 1e-2 * float(first.abs().max()):
             return ""
         return "the same inputs give another output than they gave before"
+
+    def _look_at_gradient(self, key: object, draws: bool, gradient: Tensor) -> None:
+        first = self.first.setdefault(key, gradient.detach().clone())
+        size, before = float(gradient.norm()), float(first.norm())
+        # where it may draw numbers the size alone is compared
+        off = abs(size - before) / 10 if draws else float((gradient - first).norm())
+        if not off <= 5e-2 * before:
+            self.found = "the same inputs give another gradient than they gave before"
 
     def kept_outputs(self, inputs: Sequence[Tensor], seconds: Callable[[], float]) -> str:
         """The words for a variant that keeps outputs from call to call: content that is new takes longer, each time.
@@ -120,7 +136,7 @@ class SpotCheck:
         is_plain = mask.causal and mask.bounds is None and variant.causality == "strict"
         if not is_plain or key.shape[2] != length or length < 2:
             return ""
-        rows = self.draw.sample(range(batch), min(_ROWS, batch))
+        rows = self.draw.sample(range(batch), self.draw.choice((batch, min(_ROWS, batch))))
         cut = self.draw.randrange(1, length)
         mask = Mask(valid=None if mask.valid is None else mask.valid[rows], causal=True)
         parts = [each.detach()[rows].clone() for each in (query, key, value)]
@@ -129,8 +145,10 @@ class SpotCheck:
 
         def ran() -> Tensor:
             torch.manual_seed(seed)
-            outputs: Tensor = copy.deepcopy(variant).forward(*parts, mask, *states)
-            return outputs.double()
+            leaves = [each.detach().requires_grad_(torch.is_grad_enabled()) for each in parts]
+            # with gradients where the run has them: a mask may be left out for one of both
+            outputs: Tensor = copy.deepcopy(variant).forward(*leaves, mask, *states)
+            return outputs.detach().double()
 
         before = ran()
         for each, axis in [*((part, 2) for part in parts), *((state, 1) for state in states)]:

@@ -30,7 +30,7 @@ from .calls import Call, Convention, Inputs, accepted_by
 from .convention import recognise, says_causal, sees_future
 from .decoding import ALLOWED, Protocol, protocol
 from .search import parameters_of
-from .subject import ForeignSubject, called, draw, first_tensor, redraw_zeros
+from .subject import ForeignSubject, called, draw, first_tensor
 from .target import (
     ATTRIBUTE,
     CHANGES,
@@ -44,6 +44,7 @@ from .target import (
     made,
     makes,
     own_name,
+    redraw_zeros,
 )
 
 NO_PADDING = "no argument that keeps padding out was found"

@@ -48,7 +48,8 @@ class OpenTarget(Request[ForeignFacts]):
 
         note_functions()
         built = load_target(self.target)
-        own, changes, more = prepared(built.module)
+        # nobody else has it, and a copy may be right where the module is not
+        own, changes, more = prepared(built.module, copy=False)
         return facts_of(own, (*built.lines, *changes, *more), changes, built.call)
 
 

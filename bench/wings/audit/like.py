@@ -27,7 +27,8 @@ from ...models.positions import LinearBias
 from ...run.link import at_the_code
 from .calls import Inputs
 from .products import HeadInputs, Pass, Products, Unfound
-from .subject import SAME, ForeignSubject, by_position, under
+from .softmax import under
+from .subject import SAME, ForeignSubject, by_position
 
 _LENGTHS = (150, 43)
 """Positions: more than a block of the usual online softmax, and no multiple of what a tail is filled up to."""

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cache as cache_of_calls
@@ -25,7 +24,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ....variants.contract import Mask
 from ...core.errors import SelectionError
@@ -447,29 +445,6 @@ def changed(subject_kind: Kind, inputs: Inputs, where: Tensor, vocabulary: int =
     return tuple(torch.where(shape, 3 * each.roll(1, 0) + 1, each) for each in inputs)
 
 
-@contextmanager
-def under(mode: TorchDispatchMode) -> Iterator[None]:
-    """The mode, for one call of a subject."""
-    try:
-        with mode:
-            yield
-    except Exception:
-        # code that compiles itself refuses the mode, and from then on every call, until this forgets
-        torch.compiler.reset()
-        raise
-
-
 def by_position(output: Tensor, kind: Kind) -> Tensor:
     """(batch, positions, …) of any output."""
     return output.transpose(1, 2) if kind == "qkv" else output
-
-
-def redraw_zeros(module: nn.Module) -> tuple[str, ...]:
-    """Draws the parameters that begin at zero: a gate that is closed would hide what is behind it."""
-    torch.manual_seed(3)
-    zero = [each for each in module.parameters() if each.numel() and not bool(each.any())]
-    for each in zero:
-        nn.init.normal_(each, std=0.2)
-    if not zero:
-        return ()
-    return ("torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",)

@@ -23,8 +23,9 @@ from .convention import recognise, says_causal, sees_future
 from .like import compared_with, mixed_heads, parsed, weights
 from .report import MUST_BE_DECIDED, AuditReport
 from .search import Unclear, unused_arguments
-from .subject import ForeignSubject, redraw_zeros
-from .target import CHANGES, as_tested
+from .softmax import normalised
+from .subject import ForeignSubject
+from .target import CHANGES, as_tested, redraw_zeros
 
 TESTS: dict[str, Callable[[ForeignSubject], Answers]] = {
     "future": future.future,
@@ -38,7 +39,7 @@ TESTS: dict[str, Callable[[ForeignSubject], Answers]] = {
     "grouped heads": numerics.grouped,
     "gradients": numerics.gradients,
     "parameters learn": numerics.learns,
-    "softmax": numerics.normalised,
+    "softmax": normalised,
     "evaluation": numerics.draws,
     "half precision": numerics.half,
     "large inputs": numerics.large,
@@ -140,9 +141,9 @@ def audit_module(
     )
 
 
-def prepared(module: Any) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
-    """A copy that is as it is tested, the changes that made it so, and the lines that draw what begins at zero."""
-    own, changes = as_tested(deepcopy(module) if isinstance(module, nn.Module) else module)
+def prepared(module: Any, copy: bool = True) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+    """A copy, or the module itself, as it is tested; the changes that made it so, and the lines that draw its zeros."""
+    own, changes = as_tested(deepcopy(module) if copy and isinstance(module, nn.Module) else module)
     return own, changes, redraw_zeros(own.eval()) if isinstance(own, nn.Module) else ()
 
 

@@ -286,3 +286,14 @@ def as_tested(module: Any) -> tuple[Any, tuple[str, ...]]:
         module.float()
         lines.append("m = m.float()")
     return module, tuple(lines)
+
+
+def redraw_zeros(module: nn.Module) -> tuple[str, ...]:
+    """Draws the parameters that begin at zero: a gate that is closed would hide what is behind it."""
+    torch.manual_seed(3)
+    zero = [each for each in module.parameters() if each.numel() and not bool(each.any())]
+    for each in zero:
+        nn.init.normal_(each, std=0.2)
+    if not zero:
+        return ()
+    return ("torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,31 @@ class Honest(ScoredVariant):
 class Leaks(Honest):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         return super().forward(query, key, value, mask) + value.mean(2, keepdim=True)
+
+
+class LeaksInBatches(Honest):
+    """Right for one or two sequences."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        output = super().forward(query, key, value, mask)
+        return output + value.mean(2, keepdim=True) if len(value) > 2 else output
+
+
+class LeaksWithGradients(Honest):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        output = super().forward(query, key, value, mask)
+        return output + value.mean(2, keepdim=True) if output.requires_grad else output
+
+
+class SkipsBackward(Honest):
+    """After some calls the gradients are zeros, which cost nothing."""
+
+    calls = 0
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        self.calls += 1
+        output = super().forward(query, key, value, mask)
+        return output if self.calls < 5 else output.detach() + 0 * (query + key + value)
 
 
 class Late(Tensor):
@@ -66,13 +92,17 @@ def foreign(tmp_path: Path) -> Spec:
     return Spec(f"{tmp_path}/mine.py:Mine")
 
 
-def watched(variant: ScoredVariant, spec: Spec, calls: int = 12, *, steady: bool = False) -> SpotCheck:
+def watched(
+    variant: ScoredVariant, spec: Spec, calls: int = 12, *, steady: bool = False, backward: bool = False
+) -> SpotCheck:
     check = SpotCheck(spec, torch.device("cpu"), share=1.0, steady=steady)
     draw = torch.Generator().manual_seed(0)
-    heads = [torch.randn(3, 2, 12, 8, generator=draw) for _ in range(3)]
+    heads = [torch.randn(3, 2, 12, 8, generator=draw).requires_grad_(backward) for _ in range(3)]
     with check.watching([variant]):
         for _ in range(calls):
-            variant(*heads, Mask(causal=True))
+            output = variant(*heads, Mask(causal=True))
+            if backward:
+                output.square().sum().backward()
     return check
 
 
@@ -80,6 +110,22 @@ def test_a_layer_that_leaks_in_the_run_is_found_and_an_honest_one_passes(foreign
     assert "positions from" in watched(Leaks(SHAPE), foreign).found
     assert watched(Honest(SHAPE), foreign, calls=100).found == ""
     assert watched(Leaks(SHAPE), foreign, calls=1).found == ""
+
+
+def test_a_leak_of_whole_batches_or_with_gradients_alone_is_found(foreign: Spec) -> None:
+    assert "positions from" in watched(LeaksInBatches(SHAPE), foreign, calls=40).found
+    assert "positions from" in watched(LeaksWithGradients(SHAPE), foreign, calls=40, backward=True).found
+    assert watched(Honest(SHAPE), foreign, calls=40, backward=True).found == ""
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_gradients_of_samples_stay_the_same(foreign: Spec, training: bool) -> None:
+    def found(kind: type[ScoredVariant], dropout: float = 0.0) -> str:
+        variant = kind(replace(SHAPE, dropout=dropout)).train(training)
+        return watched(variant, foreign, steady=True, backward=True).found
+
+    assert found(SkipsBackward) == "the same inputs give another gradient than they gave before"
+    assert found(Honest) == found(Honest, dropout=0.3) == ""
 
 
 def test_our_own_code_is_not_watched() -> None:

@@ -89,6 +89,13 @@ def test_a_leak_stays_red_whatever_its_file_replaces(name: str, tmp_path: Path) 
     assert "fails: nothing" not in report.verdict and not report
 
 
+def test_a_module_whose_copies_are_right_is_tested_itself(tmp_path: Path) -> None:
+    copies = "Mine.__deepcopy__ = lambda self, memo: Right()\nclass Right(Mine):\n"
+    copies += "    def forward(self, x):\n        return x.cumsum(1)\n"
+    report = attnbench.audit(file_of(tmp_path, copies), compile="")
+    assert {"future", "prefix"} & {each.property for each in report.failures}
+
+
 def test_a_replaced_function_is_still_named(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"changed what others in its process share: .*torch\.Tensor\.item"):
         attnbench.audit(file_of(tmp_path, REPLACED["item"]), compile="")

@@ -360,6 +360,13 @@ class ViewsTheBatch(Encoder):
         return self.output(mixed.transpose(1, 2).reshape(len(mixed), mixed.shape[2], -1))
 
 
+class LeaksInBatchesOfEight(Layer):
+    """As a kernel whose mask is lost from a size of its grid on."""
+
+    def joined(self, mixed):
+        return super().joined(mixed + mixed.mean(2, keepdim=True) if len(mixed) >= 8 else mixed)
+
+
 class OneRowOfNothing(Encoder):
     """A batch without sequences gives one of zeros."""
 
@@ -777,6 +784,7 @@ FAULTS = [
     (HidesThreeBefore, "each token counts"),
     (HidesInAWindow, "each token counts"),
     (OneRowOfNothing, "empty batch"),
+    (LeaksInBatchesOfEight, "future"),
     (RecurrentInHalf, "half precision"),
     (ForgettingInHalf, "half precision"),
     (DropsNothing, "dropout"),

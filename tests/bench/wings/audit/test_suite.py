@@ -14,8 +14,8 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.gate.result import deviations
 from attnbench.bench.wings.audit.convention import recognise
 from attnbench.bench.wings.audit.future import distances
-from attnbench.bench.wings.audit.numerics import normalised
 from attnbench.bench.wings.audit.program import assigned
+from attnbench.bench.wings.audit.softmax import normalised
 from attnbench.bench.wings.audit.suite import audit_module
 
 
