@@ -7,8 +7,9 @@ long as the slowest of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -89,7 +90,7 @@ def check_together(
     found: dict[Spec, list[tuple[int, CheckReport]]] = {spec: [] for spec in specs}
     own = [each for each in questions if not VARIANTS.is_foreign(each.variant.name)]
     # code of others in turn, since all of it is judged in this process
-    others = ((each, _answered(None, each)) for each in questions if each not in own)
+    others = ((each, _or_problem(checked, each)) for each in questions if each not in own)
     for question, report in chain(others, side_by_side(own, jobs, SERVICE, _answered)):
         ended = found[question.variant]
         ended.append((question.part, report))
@@ -98,11 +99,15 @@ def check_together(
     end_servers()
 
 
-def _answered(child: Child | None, question: CheckVariant) -> CheckReport:
+def _answered(child: Child, question: CheckVariant) -> CheckReport:
+    asked = partial(ask_child, child, VARIANTS, question.variant.name, patience=CHECK_PATIENCE)
+    return _or_problem(asked, question)
+
+
+def _or_problem(answer: Callable[[CheckVariant], CheckReport], question: CheckVariant) -> CheckReport:
+    """The answer, or a report of the problem where there is none."""
     try:
-        if child is None:
-            return checked(question)
-        return ask_child(child, VARIANTS, question.variant.name, question, patience=CHECK_PATIENCE)
+        return answer(question)
     except PluginError as error:
         return CheckReport(name=str(question.variant), results=(), seconds=0.0, problem=error.reason)
     except SelectionError as error:
