@@ -19,8 +19,8 @@ from attnbench.bench.core.errors import AttnbenchError
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import with_call
 from attnbench.bench.process.ask import ask, asking, end_children
+from attnbench.bench.run.link import PATIENCE
 from attnbench.bench.run.questions import TryBuild
-from attnbench.bench.wings.audit.away import AUDIT_PATIENCE
 from attnbench.variants.contract import AttentionShape
 
 LIMIT = 4.0
@@ -47,7 +47,7 @@ def ways_of_layer(name: str, call: str = "") -> list[Way]:
     shape = AttentionShape(heads=4, head_dim=16, max_length=64)
     [spec] = with_call([name], call)
     return [
-        ("audit", AUDIT_PATIENCE * LIMIT, lambda: attnbench.audit(name, call=call, compile="")),
+        ("audit", PATIENCE * LIMIT, lambda: attnbench.audit(name, call=call, compile="")),
         ("trial", LIMIT, lambda: ask(VARIANTS, name, TryBuild(spec, shape))),
     ]
 
