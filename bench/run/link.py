@@ -152,8 +152,8 @@ class Link:
 
     facts: the answer to the opening request, or what replaces it. pristine: a copy of the module that no call has met.
     window: the numbers of the last places in memory, of which there are `places`, with the tensor there and its
-    version as it was sent. others: a hash of
-    the states of other random numbers than torch's, as they were last; None at first.
+    version as it was sent. others: a hash of the states of other random numbers than torch's, as they were last; None
+    at first.
     """
 
     facts: Any

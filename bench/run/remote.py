@@ -132,7 +132,7 @@ class Remote(Variant):
         self._run("after_step", [])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Remote:
-        return _instance(self.link, self.shape, there.copy(self.away, [x.detach() for x in self._tensors]))
+        return _instance(self.link, self.shape, there.copy(self.away, self._values))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Remote:
         # such as `double()`: the code may convert itself in a way of its own, so it is done there
@@ -158,9 +158,8 @@ class Remote(Variant):
     def _run(self, method: str, given: list[Tensor | None], **how: Any) -> Tensor | None:
         """The output of a call, with its gradient; what it has changed there is changed here."""
         own = self._tensors
-        own = own if self._learns(given, own) else []
         outcomes: list[CallResult] = []
-        if own or self._learns(given, own):
+        if self._learns(given, own):
             output, loss = _Through.apply(  # type: ignore[no-untyped-call]
                 self, outcomes, {"method": method, **how}, len(given), *given, *own
             )
@@ -199,9 +198,8 @@ class Remote(Variant):
         )
         # parameters are sent again only where something has changed them
         state = [] if versions == self._sent else self._values
-        outcome = there.call(
-            self.away, [x if x is None else x.detach() for x in given], state, call, ProcessSettings.now()
-        )
+        sent = [None if x is None or is_there else x.detach() for x, (_, is_there) in zip(given, placed, strict=True)]
+        outcome = there.call(self.away, sent, state, call, ProcessSettings.now())
         self._sent = versions
         if isinstance(mode, Widened):
             mode.casts += outcome.casts
@@ -270,7 +268,7 @@ class _Through(torch.autograd.Function):
             ctx.graph, [x if x is None else x.detach() for x in arriving], wanted, ProcessSettings.now()
         )
         for x, new in zip(arriving, gradients.arriving, strict=True):
-            if x is not None and new is not None and not there.same_bits(x, new) and 0 not in x.stride():
+            if x is not None and new is not None and 0 not in x.stride():
                 x.copy_(new)
         if [None if x is None else x.shape for x in gradients.found] != [
             None if x is None else shape for x, shape in zip(gradients.found, ctx.shapes, strict=True)

@@ -146,7 +146,7 @@ class CallResult(msgspec.Struct, frozen=True):
 
 
 class Gradients(msgspec.Struct, frozen=True):
-    """Gradients of what was given and of the parameters; arriving: those that came, as they are behind the call."""
+    """Gradients of what was given and of the parameters; arriving: those that came, where the call has changed them."""
 
     found: list[Tensor | None]
     arriving: list[Tensor | None]
@@ -189,7 +189,7 @@ def _at(place: int, x: Tensor | None, device: str) -> Tensor | None:
                 _PLACES.popitem(last=False)
         return x
     known = _PLACES[place]
-    if x is not None and not same_bits(known, x):
+    if x is not None and not _same_bits(known, x):
         known.copy_(x)
     return known
 
@@ -203,8 +203,18 @@ def _load(variant: nn.Module, state: list[Tensor]) -> None:
     for (_, x), new in zip(_named(variant) if state else [], state, strict=True):
         if (x.shape, x.dtype) != (new.shape, new.dtype):
             x.data = new.to(x.device)
-        elif not same_bits(x, new):
+        elif not _same_bits(x, new):
             x.copy_(new)
+
+
+def _copied(x: Tensor | None) -> Tensor | None:
+    return None if x is None or x.nbytes > MIRRORED_BYTES else x.clone()
+
+
+def _changed(held: list[Any], before: list[Tensor | None]) -> list[Tensor | None]:
+    """The tensors that differ from the copies of them, None for all others."""
+    pairs = zip(held, before, strict=True)
+    return [None if x is None or old is None or _same_bits(x, old) else x for x, old in pairs]
 
 
 def _described(variant: Any) -> Made:
@@ -296,7 +306,7 @@ def call(
               for x, does in zip(placed, how.wanted, strict=True)]  # fmt: skip
     # the copies with which the tensors are compared behind the call
     held = [*placed, *own, *(x for of, x in _EARLIER if of is variant and how.method == "forward")]
-    before = [None if x is None or x.nbytes > MIRRORED_BYTES else x.clone() for x in held]
+    before = [_copied(x) for x in held]
     mode = Widened()  # type: ignore[no-untyped-call]
     settings.apply()
     with ExitStack() as around:
@@ -310,9 +320,7 @@ def call(
     records = any(x is not None and x.requires_grad for x in (output, loss))
     if how.method != "step":
         left = (output, loss, leaves, own) if records else None
-    changed = [
-        None if x is None or old is None or same_bits(x, old) else x for x, old in zip(held, before, strict=True)
-    ]
+    changed = _changed(held, before)
     if output is not None and how.method == "forward":
         _EARLIER[:] = [(variant, output.detach())]
     return CallResult(
@@ -334,6 +342,7 @@ def call(
 def back(graph: Any, arriving: list[Tensor | None], wanted: list[bool], settings: ProcessSettings) -> Gradients:
     """Gradients of the leaves and parameters that are wanted."""
     output, loss, leaves, own = graph
+    before = [_copied(x) for x in arriving]
     settings.apply()
     sources = [*leaves, *own]
     asked = [at for at, does in enumerate(wanted) if does and sources[at] is not None and sources[at].requires_grad]
@@ -350,7 +359,7 @@ def back(graph: Any, arriving: list[Tensor | None], wanted: list[bool], settings
             found[at] = gradient
     effects = Effects.now()
     torch.set_grad_enabled(False)
-    return Gradients(found, arriving, effects)
+    return Gradients(found, _changed(arriving, before), effects)
 
 
 def _forward(variant: Any, given: list[Any], how: RemoteCall) -> tuple[Tensor, Tensor | None, None]:
@@ -387,7 +396,8 @@ _METHODS: dict[str, Callable[..., tuple[Tensor | None, Tensor | None, Any]]] = {
 }  # fmt: skip
 
 
-def same_bits(x: Tensor, new: Tensor) -> bool:
+def _same_bits(x: Tensor, new: Tensor) -> bool:
+    """True for the same numbers in the same type; one that is no number is the same as itself."""
     if x.shape != new.shape or x.dtype != new.dtype:
         return False
     a, b = (each.detach().cpu().contiguous().flatten().view(torch.uint8) for each in (x, new))
