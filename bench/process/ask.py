@@ -33,6 +33,7 @@ from .child import (
     encode_line,
     encode_order,
     end_servers,
+    read_lines,
 )
 
 A = TypeVar("A")
@@ -181,7 +182,7 @@ def ask_child(
     `time.monotonic`, where several requests share one.
     """
     try:
-        reply = _conversation(child, registry.plugin(name), request, Silent(), _limit(patience, None), began)
+        reply = _conversation(child, registry, name, request, Silent(), _limit(patience, None), began)
     except _NoAnswer as problem:
         if problem.is_over:
             child.end(GOODBYE_SECONDS)
@@ -232,7 +233,7 @@ def _ask_child(registry: Registry, name: str, request: Request[A], reporter: Rep
     if child is None:
         child = _CHILDREN.running[package] = Child(SERVICE)
     try:
-        reply = _conversation(child, registry.plugin(name), request, reporter, limit)
+        reply = _conversation(child, registry, name, request, reporter, limit)
     except _NoAnswer as problem:
         _CHILDREN.running.pop(package).end(GOODBYE_SECONDS if problem.is_over else 0.0)
         raise _plugin_error(registry, name, child, problem) from None
@@ -277,11 +278,17 @@ def _limit(patience: float, most_seconds: float | None) -> float:
 
 
 def _conversation(
-    child: Child, plugin: str, request: Request[Any], reporter: Reporter, limit: float, began: float | None = None
+    child: Child,
+    registry: Registry,
+    name: str,
+    request: Request[Any],
+    reporter: Reporter,
+    limit: float,
+    began: float | None = None,
 ) -> Answered | Refused | Raised:
     """The last reply of the child; raises _NoAnswer where it sends no answer for `limit` seconds."""
     ends, names = (time.monotonic() if began is None else began) + limit, math.inf
-    child.send(encode_order(request), max(ends - time.monotonic(), 0.001))
+    child.send(encode_order(request, packed=True), max(ends - time.monotonic(), 0.001))
     parts = bytearray()
     while True:
         try:
@@ -289,7 +296,7 @@ def _conversation(
             reply = None if line is None else decode_line(line, Reply)
         except TimeoutError:
             if names < ends:
-                _name_slow_import(plugin, limit)
+                _name_slow_import(registry.plugin(name), limit)
                 names = math.inf
                 continue
             raise _NoAnswer(f"no answer in {limit:g} s", "timeout") from None
@@ -330,7 +337,7 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     """In the child: answers requests to the plugins of one distribution, one after another."""
 
     def send(reply: Reply) -> None:
-        channel.write(encode_line(reply))
+        channel.write(encode_line(reply, packed=True))
         channel.flush()
 
     @contextmanager
@@ -350,7 +357,7 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
         def progress(self, what: str, done: int, total: int) -> None:
             send(Progressed(brief(what), done, total))
 
-    for line in orders:
+    for line in read_lines(orders):
         request = decode_order(line)
         try:
             reply: Reply = Answered(msgspec.msgpack.encode(request.answer(Sending()), enc_hook=encode_hook))

@@ -2,7 +2,7 @@
 
 Third-party code runs in children only: a crash, a hang or an exit then costs one Cell or one answer, and not the run.
 Children are forked from a server that has imported torch; see `server.py`. A line is one JSON object, whichever way it
-goes.
+goes; a packed one says how many bytes of msgpack follow it, since tensors are a third longer in JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,9 @@ from ..core.files import is_trusted, make_private
 
 MOST_LINE_BYTES = 64 * 2**20
 """A child that writes a longer line writes nonsense."""
+
+PACKED = b"\xff"
+"""The first byte of a line that counts the bytes behind it; no JSON begins with it."""
 
 MOST_CHARACTERS = 2_000
 """Longest message to a person, in characters; compilers and plugins can print millions."""
@@ -69,30 +72,49 @@ class _Order(msgspec.Struct, frozen=True):
     fields: msgspec.Raw
 
 
-def encode_line(message: Any) -> bytes:
-    """One line, its end included; Specs and paths become text."""
+def _encode(message: Any, *, packed: bool) -> bytes:
+    """JSON or msgpack; Specs and paths become text."""
+    encode = msgspec.msgpack.encode if packed else msgspec.json.encode
     try:
-        return msgspec.json.encode(message, enc_hook=encode_hook) + b"\n"
+        return encode(message, enc_hook=encode_hook)
     except UnicodeEncodeError:
         # a message may name a file whose name is no Unicode
-        return msgspec.json.encode(without_surrogates(msgspec.to_builtins(message, enc_hook=encode_hook))) + b"\n"
+        return encode(without_surrogates(msgspec.to_builtins(message, enc_hook=encode_hook)))
+
+
+def encode_line(message: Any, *, packed: bool = False) -> bytes:
+    """One line, its end included; packed: msgpack behind a line with its size."""
+    found = _encode(message, packed=packed)
+    return b"%b%d\n%b" % (PACKED, len(found), found) if packed else found + b"\n"
 
 
 def decode_line(line: bytes, kind: Any) -> Any:
     """Raises msgspec.DecodeError, a ValueError or RecursionError for a line that is no `kind`."""
-    return msgspec.json.decode(line, type=kind, dec_hook=decode_hook)
+    packed = line.startswith(PACKED)
+    return _decode(memoryview(line)[len(PACKED) :] if packed else line, kind, packed=packed)
 
 
-def encode_order(order: Any) -> bytes:
+def _decode(text: Any, kind: Any, *, packed: bool) -> Any:
+    return (msgspec.msgpack.decode if packed else msgspec.json.decode)(text, type=kind, dec_hook=decode_hook)
+
+
+def encode_order(order: Any, *, packed: bool = False) -> bytes:
     """The line that orders a child's work, of a frozen dataclass at the top level of a module of attnbench."""
-    kind = type(order)
-    return encode_line(_Order(kind.__module__, kind.__qualname__, msgspec.Raw(encode_line(order)[:-1])))
+    kind, fields = type(order), msgspec.Raw(_encode(order, packed=packed))
+    return encode_line(_Order(kind.__module__, kind.__qualname__, fields), packed=packed)
 
 
 def decode_order(line: bytes) -> Any:
     """In the child, whose parent sent the name of the class."""
     found = decode_line(line, _Order)
-    return decode_line(found.fields, getattr(importlib.import_module(found.module), found.name))
+    kind = getattr(importlib.import_module(found.module), found.name)
+    return _decode(found.fields, kind, packed=line.startswith(PACKED))
+
+
+def read_lines(orders: IO[bytes]) -> Iterator[bytes]:
+    """In the child: the lines that arrive, each packed one with what it counts."""
+    for line in orders:
+        yield PACKED + orders.read(int(line[1:])) if line.startswith(PACKED) else line
 
 
 def wait_for_any(descriptors: Iterable[int], seconds: float | None) -> list[int]:
@@ -124,7 +146,8 @@ class Child(AbstractContextManager["Child"]):
 
     def __init__(self, target: str, environment: Mapping[str, str] | None = None):
         self._lines: deque[bytes] = deque()
-        self._begun, self._errors, self._numbers = bytearray(), b"", b""
+        self._begun, self._looked = bytearray(), 0
+        self._errors, self._numbers = b"", b""
         self._channel, its_channel = socket.socketpair()
         self._lifeline, its_lifeline = socket.socketpair()
         reading, its_errors = os.pipe()
@@ -242,7 +265,7 @@ class Child(AbstractContextManager["Child"]):
             raise TimeoutError
         for descriptor in ready:
             try:
-                chunk = os.read(descriptor, 2**16)
+                chunk = os.read(descriptor, 2**20)
             except OSError:
                 chunk = b""
             if not chunk:
@@ -253,15 +276,34 @@ class Child(AbstractContextManager["Child"]):
             elif descriptor == self._ends[2]:
                 self._errors = (self._errors + chunk)[-ERROR_BYTES:]
             else:
-                *whole, rest = chunk.split(b"\n")
-                for line in whole:
-                    self._lines.append(bytes(self._begun) + line)
-                    self._begun.clear()
-                self._begun += rest
+                self._begun += chunk
+                self._take_lines()
                 if len(self._begun) > MOST_LINE_BYTES:
                     raise ChannelError(
                         f"it wrote a line of more than {MOST_LINE_BYTES / 2**20:,.0f} MiB on its channel"
                     )
+
+    def _take_lines(self) -> None:
+        """Move what is whole of what has arrived to the lines."""
+        begun = self._begun
+        while (end := begun.find(b"\n", self._looked)) >= 0:
+            if not begun.startswith(PACKED):
+                self._lines.append(bytes(begun[:end]))
+                del begun[: end + 1]
+                self._looked = 0
+                continue
+            size = int(begun[1:end]) if begun[1:end].isdigit() and end < 12 else MOST_LINE_BYTES
+            last = end + 1 + size
+            if last > MOST_LINE_BYTES:
+                raise ChannelError("it wrote a packed line of a size that no honest child writes")
+            if len(begun) < last:
+                # found again when more has arrived
+                self._looked = end
+                return
+            self._lines.append(PACKED + begun[end + 1 : last])
+            del begun[:last]
+            self._looked = 0
+        self._looked = len(begun)
 
     def __exit__(self, *_: object) -> None:
         self.end()

@@ -33,7 +33,11 @@ from .child import NUMBER, Start, decode_line
 
 WATCH = "attnbench.bench.run.global_state"
 
-IMPORTED = ("attnbench.bench.run.worker", "attnbench.bench.run.check", "attnbench.bench.process.ask", WATCH)
+IMPORTED = (
+    "attnbench.bench.run.worker", "attnbench.bench.run.check", "attnbench.bench.process.ask", WATCH,
+    "torch.fx.experimental.symbolic_shapes",
+)  # fmt: skip
+"""With what torch imports at its first backward pass, which takes each child half a second else."""
 
 ON_A_GPU = ("torch._dynamo", "torch._higher_order_ops.triton_kernel_wrap")
 """Torch imports them at its first calls on a GPU, which takes each child five seconds if the server has not done so."""

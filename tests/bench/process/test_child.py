@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from attnbench.bench.process import child as children
-from attnbench.bench.process.child import ChannelError, Child, end_servers
+from attnbench.bench.process.child import ChannelError, Child, decode_line, encode_line, end_servers
 
 LEAVE_A_PROCESS = """
 import os, time
@@ -69,6 +69,32 @@ def test_prints_and_what_reads_standard_input_do_not_touch_the_channel(tmp_path:
         with pytest.raises(TimeoutError):
             child.receive(0.05)
         assert "to nobody" in child.last_errors and "also" in child.last_errors
+
+
+def test_packed_lines_hold_any_bytes_between_lines_of_text(tmp_path: Path) -> None:
+    """Bytes that are newlines, or the first byte of a packed line, and more than arrive at once."""
+    text = """
+        from attnbench.bench.process.child import decode_line, encode_line, read_lines
+        for line in read_lines(orders):
+            channel.write(b"next\\n" + encode_line(decode_line(line, bytes)[::-1], packed=True)); channel.flush()
+    """
+    with Child(script(tmp_path, text)) as child:
+        for sent in (b"", b"\n\xff3\n", bytes(range(256)) * 4000):
+            child.send(encode_line(sent, packed=True))
+            assert child.receive(30.0) == b"next"
+            line = child.receive(30.0)
+            assert line is not None and decode_line(line, bytes) == sent[::-1]
+
+
+@pytest.mark.parametrize("size", [b"-1", b"1_0", b"9" * 9, b"9" * 5000, b"", b"x"])
+def test_a_packed_line_of_a_wrong_size_is_a_broken_channel(tmp_path: Path, size: bytes) -> None:
+    with (
+        Child(
+            script(tmp_path, f"channel.write(b'\\xff%b\\n' % {size!r}); channel.flush(); orders.readline()")
+        ) as child,
+        pytest.raises(ChannelError, match="size"),
+    ):
+        child.receive(30.0)
 
 
 @pytest.mark.parametrize(
