@@ -114,6 +114,11 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     casts = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in this mode, and to skip the compiler is to import it, which takes two seconds."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         down = kwargs.get("dtype") in (torch.float32, torch.bfloat16, torch.float16)
