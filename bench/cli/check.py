@@ -6,7 +6,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -44,15 +43,14 @@ def names_of(by_design: str) -> tuple[str, ...]:
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Prepare for the code of `names` before torch is imported.
+    """Start the server of children before torch is imported, so that it imports torch while this process does.
 
-    The process that will run code of a file imports torch while this one does. Threads of OpenMP leave the core to
-    others while they wait: the process that compares and the one that runs the code take turns, and on a busy machine a
-    check takes half the time so. Nothing is timed in it.
+    For code of a file, threads of OpenMP leave the core to others while they wait: the process that compares and the
+    one that runs the code take turns, and on a busy machine a check takes half the time so. Nothing is timed in it.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if any(":" in name for name in names):
-        start_server()
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    start_server()
 
 
 def each_alone(specs: Sequence[Spec], examine: Callable[[Spec], T], wrong: list[str]) -> Iterator[T]:
@@ -63,8 +61,12 @@ def each_alone(specs: Sequence[Spec], examine: Callable[[Spec], T], wrong: list[
         except AttnbenchError as error:
             if len(specs) == 1:
                 raise
-            wrong.append(str(spec))
-            warn(f"{spec}: {error}")
+            _lose(spec, error, wrong)
+
+
+def _lose(spec: Spec, error: AttnbenchError, wrong: list[str]) -> None:
+    wrong.append(str(spec))
+    warn(f"{spec}: {error}")
 
 
 @command("Own", "attnbench check rela linear")
@@ -82,7 +84,7 @@ def check(
     device: Annotated[str, typer.Option(help="Device to check on: cpu or cuda.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="Precision to check in: float32, bfloat16 or float16.")] = "float32",
     jobs: Annotated[
-        int, typer.Option(help="Processes at once; 0: one on a CPU, one for each core on a GPU.", min=0, max=256)
+        int, typer.Option(help="Processes at once; 0: one for each core, at most six on a CPU.", min=0, max=256)
     ] = 0,
     causal: Causal = None,
     by_design: ByDesign = "",
@@ -95,19 +97,21 @@ def check(
     run here, such as `rela\\[impl=triton]` without a GPU.
     """
     prepare(names or [])
-    from ..api import check as api
     from ..gate.report import unchecked
     from ..run.check import check_together, processes_for
 
-    specs = _specs(names or [], every, call)
+    wrong: list[str] = []
+    specs = _specs(names or [], every, call, wrong)
     # one table for one or a few; for all of them a line each, and the table of those that fail
     brief = every or len(specs) > 3
     reports = []
     options: dict[str, Any] = {"device": device, "dtype": dtype, "causal": causal, "by_design": names_of(by_design)}
-    jobs = jobs or processes_for(device)
-    wrong: list[str] = []
-    in_turn = each_alone(specs, lambda spec: api.check(spec, **options), wrong)
-    for report in in_turn if jobs == 1 else check_together(specs, jobs=jobs, **options):
+    for spec, report in check_together(specs, jobs=jobs or processes_for(device), **options):
+        if isinstance(report, AttnbenchError):
+            if len(specs) + len(wrong) == 1:
+                raise report
+            _lose(spec, report, wrong)
+            continue
         reports.append(report)
         if not json:
             _print(report, brief)
@@ -131,7 +135,8 @@ def check(
         raise typer.Exit(Unsupported.exit_code)
 
 
-def _specs(names: list[str], every: bool, call: str) -> list[Spec]:
+def _specs(names: list[str], every: bool, call: str, wrong: list[str]) -> list[Spec]:
+    """The variants that are named; of several a wrong name is told at once, and added to `wrong`."""
     from ..plan.facts import resolve
 
     if every and names:
@@ -140,12 +145,18 @@ def _specs(names: list[str], every: bool, call: str) -> list[Spec]:
         return [Spec(entry.name) for entry in VARIANTS.entries()]
     if not names:
         raise SelectionError("expected the name of a variant or --all; `attnbench list variants` lists the names")
-    specs = with_call(names, call)
-    for at, spec in enumerate(specs):
-        # a wrong name alone is told now and not after minutes; among several each is told in its turn
-        with suppress(AttnbenchError if len(specs) > 1 else PluginError):
-            specs[at] = resolve(VARIANTS, spec)
-    return specs
+    found = []
+    for spec in with_call(names, call):
+        try:
+            found.append(resolve(VARIANTS, spec))
+        except PluginError:
+            # its report names the problem
+            found.append(spec)
+        except AttnbenchError as error:
+            if len(names) == 1:
+                raise
+            _lose(spec, error, wrong)
+    return list(dict.fromkeys(found))
 
 
 def _print(report: CheckReport, brief: bool) -> None:

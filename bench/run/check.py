@@ -1,7 +1,7 @@
 """Check a variant in a child, and several at once, each part in a process of its own.
 
-On a GPU most of a gate is compiling, which takes one core: the settings of one variant, or many variants, then take as
-long as the slowest of them.
+Nearly all of a gate takes one core: on a processor small tensors, on a GPU compiling. The settings of one variant, or
+many variants, then take as long as the slowest of them.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from time import perf_counter
 from typing import Any
 
-from ..core.errors import PluginError, SelectionError
+import torch
+
+from ..core.errors import AttnbenchError, PluginError
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..gate.report import SETTINGS, CheckReport, check_variant, once_each
 from ..gate.variant import VariantFactory, VariantSource
-from ..process.ask import SERVICE, Reporter, Request, ask, ask_child
+from ..process.ask import SERVICE, Reporter, Request, Silent, ask, ask_child
 from ..process.child import Child, end_servers
 from ..process.side_by_side import side_by_side
 from .link import linked
@@ -34,20 +36,36 @@ MOST_ON_A_GPU = 16
 
 @dataclass(frozen=True, slots=True)
 class CheckVariant(Request[CheckReport]):
-    """The gate in full, on a device and in a precision; `part` of `parts`: every so many of its settings."""
+    """The gate in full, on a device and in a precision.
+
+    foreign: whether its code runs in a child of the process that answers, and is judged there, where it was never
+    imported. `part` of `parts`: every so many of its settings. threads: of torch, as many as it has for 0.
+    """
 
     variant: Spec
     device: str
     dtype: str
     causal: bool | None = None
     by_design: tuple[str, ...] = ()
+    foreign: bool = False
     part: int = 0
     parts: int = 1
+    threads: int = 0
+
+    @property
+    def patience(self) -> float:
+        # all that goes to the child and back takes as long again
+        return 2 * CHECK_PATIENCE if self.foreign else CHECK_PATIENCE
 
     def answer(self, reporter: Reporter) -> CheckReport:
-        return self.judged(self.variant)
+        """Raises SelectionError for a name, and PluginError for code that dies, hangs or replaces what examines it."""
+        torch.set_num_threads(self.threads or torch.get_num_threads())
+        if not self.foreign:
+            return self._judged(self.variant)
+        with linked(VARIANTS, self.variant.name, OpenVariant(variant=self.variant), self.patience) as link:
+            return self._judged(factory_of(link), sizes=link.facts.sizes)
 
-    def judged(self, source: VariantSource | VariantFactory, **more: Any) -> CheckReport:
+    def _judged(self, source: VariantSource | VariantFactory, **more: Any) -> CheckReport:
         """The report of `source`, which is the variant or makes it; `more` are arguments of `check_variant`."""
         given: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "causal": self.causal}
         given |= {"by_design": self.by_design, "part": self.part, "parts": self.parts}
@@ -55,21 +73,16 @@ class CheckVariant(Request[CheckReport]):
 
 
 def checked(question: CheckVariant) -> CheckReport:
-    """The report of a variant; code of others runs in a child, and is judged here, where it was never imported.
-
-    Raises SelectionError for a name, and PluginError for code that dies, hangs or replaces what examines it.
-    """
-    spec = question.variant
-    if not VARIANTS.is_foreign(spec.name):
-        return ask(VARIANTS, spec.name, question, patience=CHECK_PATIENCE)
-    # all that goes to the child and back takes as long again
-    with linked(VARIANTS, spec.name, OpenVariant(variant=spec), 2 * CHECK_PATIENCE) as link:
-        return question.judged(factory_of(link), sizes=link.facts.sizes)
+    """The report of a variant, from this process. Raises as `answer` does."""
+    if VARIANTS.is_foreign(question.variant.name):
+        return replace(question, foreign=True).answer(Silent())
+    return ask(VARIANTS, question.variant.name, question, patience=question.patience)
 
 
 def processes_for(device: str) -> int:
-    """The default count of processes that check at once: one on a CPU, whose cores a check would contend for."""
-    return min(len(os.sched_getaffinity(0)), MOST_ON_A_GPU) if device.startswith("cuda") else 1
+    """The default count of processes that check at once: one for each core, on a CPU at most one for each setting."""
+    cores = len(os.sched_getaffinity(0))
+    return min(cores, MOST_ON_A_GPU if device.startswith("cuda") else len(SETTINGS))
 
 
 def check_together(
@@ -80,48 +93,62 @@ def check_together(
     jobs: int,
     causal: bool | None = None,
     by_design: tuple[str, ...] = (),
-) -> Iterator[CheckReport]:
-    """A report for each of `specs`, resolved before, in the order in which they end; `jobs` processes at once."""
+) -> Iterator[tuple[Spec, CheckReport | AttnbenchError]]:
+    """A report for each of `specs`, resolved before, in the order in which they end; `jobs` processes at once.
+
+    Instead of it an error where the caller has asked wrongly.
+    """
+    began = perf_counter()
+    # no more parts than processes: each imports and builds what the first pass needs
     parts = max(1, min(jobs // max(len(specs), 1), len(SETTINGS)))
+    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    asked = CheckVariant(Spec(""), device, dtype, causal, by_design, parts=parts, threads=threads)
     # all parts of one variant follow each other, so that its report comes early
     questions = [
-        CheckVariant(spec, device, dtype, causal, by_design, part, parts) for spec in specs for part in range(parts)
+        replace(asked, variant=spec, foreign=VARIANTS.is_foreign(spec.name), part=part)
+        for spec in specs
+        for part in range(parts)
     ]
-    found: dict[Spec, list[tuple[int, CheckReport]]] = {spec: [] for spec in specs}
-    own = [each for each in questions if not VARIANTS.is_foreign(each.variant.name)]
-    # code of others in turn, since all of it is judged in this process
-    others = ((each, _or_problem(checked, each)) for each in questions if each not in own)
-    for question, report in chain(others, side_by_side(own, jobs, SERVICE, _answered)):
+    found: dict[Spec, list[tuple[int, CheckReport | AttnbenchError]]] = {spec: [] for spec in specs}
+    in_turn = ((each, _or_problem(checked, each)) for each in questions)
+    for question, answer in in_turn if jobs == 1 else side_by_side(questions, jobs, SERVICE, _answered):
         ended = found[question.variant]
-        ended.append((question.part, report))
+        ended.append((question.part, answer))
         if len(ended) == parts:
-            yield joined([report for _, report in sorted(ended, key=lambda each: each[0])])
+            answers = [each for _, each in sorted(ended, key=lambda each: each[0])]
+            reports = [each for each in answers if isinstance(each, CheckReport)]
+            if len(reports) < parts:
+                yield question.variant, next(each for each in answers if isinstance(each, AttnbenchError))
+            else:
+                seconds = reports[0].seconds if parts == 1 else perf_counter() - began
+                yield question.variant, joined(reports, seconds)
     end_servers()
 
 
-def _answered(child: Child, question: CheckVariant) -> CheckReport:
-    asked = partial(ask_child, child, VARIANTS, question.variant.name, patience=CHECK_PATIENCE)
-    return _or_problem(asked, question)
+def _answered(child: Child, question: CheckVariant) -> CheckReport | AttnbenchError:
+    # a child that judges a child hears of its silence first
+    patience = 1 + question.patience
+    return _or_problem(partial(ask_child, child, VARIANTS, question.variant.name, patience=patience), question)
 
 
-def _or_problem(answer: Callable[[CheckVariant], CheckReport], question: CheckVariant) -> CheckReport:
-    """The answer, or a report of the problem where there is none."""
+def _or_problem(answer: Callable[[CheckVariant], CheckReport], question: CheckVariant) -> CheckReport | AttnbenchError:
+    """The answer, which for code that gives none is a report of the problem; or why the question is wrong."""
     try:
         return answer(question)
     except PluginError as error:
         return CheckReport(name=str(question.variant), results=(), seconds=0.0, problem=error.reason)
-    except SelectionError as error:
-        return CheckReport(name=str(question.variant), results=(), seconds=0.0, problem=str(error))
+    except AttnbenchError as error:
+        return error
 
 
-def joined(parts: Sequence[CheckReport]) -> CheckReport:
-    """The report of all settings from the reports of every so many of them; its seconds are the longest of any."""
+def joined(parts: Sequence[CheckReport], seconds: float) -> CheckReport:
+    """The report of all settings from the reports of every so many of them."""
     order = {setting: at for at, setting in enumerate(SETTINGS)}
     results = [result for part in parts for result in part.results]
     return replace(
         parts[0],
         results=tuple(sorted(results, key=lambda each: order[each[0]])),
-        seconds=max(part.seconds for part in parts),
+        seconds=seconds,
         problem=next(filter(None, (part.problem for part in parts)), ""),
         paths=once_each([path for part in parts for path in part.paths]),
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attnbench.bench.core.errors import PluginError
+from attnbench.bench.core.errors import PluginError, SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import Result
 from attnbench.bench.gate.report import SETTINGS, CheckReport
-from attnbench.bench.gate.twins import Path
+from attnbench.bench.gate.twins import Path as VariantPath
 from attnbench.bench.process import side_by_side as side
 from attnbench.bench.run import check as module
 from attnbench.bench.run.check import CheckVariant, check_together, joined, processes_for
@@ -19,7 +22,7 @@ from attnbench.bench.run.check import CheckVariant, check_together, joined, proc
 
 def answered(question: CheckVariant) -> CheckReport:
     results = [(setting, Result(property="finite", verdict="holds")) for setting in SETTINGS]
-    paths = (Path(name="eager"), Path(name="triton", refusal="" if question.part else "no GPU"))
+    paths = (VariantPath(name="eager"), VariantPath(name="triton", refusal="" if question.part else "no GPU"))
     return CheckReport(
         name=str(question.variant),
         results=tuple(results[question.part :: question.parts]),
@@ -40,14 +43,17 @@ def test_settings_of_few_variants_run_apart_and_make_one_report_each(
 
     monkeypatch.setattr(module, "ask_child", ask)
     monkeypatch.setattr(side, "Child", lambda target: nullcontext())
-    found = list(check_together([Spec(name) for name in names], device="cpu", dtype="float32", jobs=jobs))
-    assert sorted(report.name for report in found) == sorted(names) and len(asked) == parts * len(names)
-    for report in found:
+    specs = [Spec(name) for name in names]
+    found = dict(check_together(specs, device="cpu", dtype="float32", jobs=jobs))
+    assert set(found) == set(specs) and len(asked) == parts * len(names)
+    for report in found.values():
+        assert isinstance(report, CheckReport)
         # every setting once, in the order of a check in one process
         assert [setting for setting, _ in report.results] == list(SETTINGS)
         # a path that ran in one part has been checked
         assert [path.refusal for path in report.paths] == ["", ""]
-        assert report.seconds == parts - 1
+        # of the whole, as a person waited for it
+        assert 0 <= report.seconds < parts - 1
 
 
 def test_a_process_that_dies_costs_its_own_variant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,20 +65,54 @@ def test_a_process_that_dies_costs_its_own_variant(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "ask_child", ask)
     monkeypatch.setattr(side, "Child", lambda target: nullcontext())
     specs = [Spec("rela"), Spec("linear")]
-    found = {each.name: each for each in check_together(specs, device="cpu", dtype="float32", jobs=4)}
-    assert found["rela"] and not found["linear"] and found["linear"].problem == "it ended with SIGKILL"
+    found = dict(check_together(specs, device="cpu", dtype="float32", jobs=4))
+    died = found[Spec("linear")]
+    assert found[Spec("rela")] and isinstance(died, CheckReport) and died.problem == "it ended with SIGKILL"
 
 
 def test_a_part_that_has_a_problem_is_that_of_the_whole() -> None:
     right, wrong = (CheckReport(name="mine", results=(), seconds=1.0, problem=text) for text in ("", "does not build"))
-    assert not joined([right, wrong]) and joined([right, right])
+    assert not joined([right, wrong], 1.0) and joined([right, right], 1.0)
 
 
 @pytest.mark.slow  # a process that imports torch
 def test_a_child_answers_with_the_report_that_this_process_would_make() -> None:
-    (found,) = check_together([Spec("no-attention")], device="cpu", dtype="float32", jobs=2)
-    assert found and {setting for setting, _ in found.results} == set(SETTINGS)
+    ((_, found),) = check_together([Spec("no-attention")], device="cpu", dtype="float32", jobs=2)
+    assert isinstance(found, CheckReport) and found and {setting for setting, _ in found.results} == set(SETTINGS)
 
 
-def test_a_cpu_checks_one_variant_at_a_time() -> None:
-    assert processes_for("cpu") == 1 and processes_for("cuda:0") >= 1
+@pytest.mark.slow  # processes that import torch
+def test_code_of_others_is_judged_by_parts_in_processes_that_never_import_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    # says where it is imported: never in this process, nor in one that judges
+    file.write_text(
+        "import os, torch\n"
+        f"open({str(tmp_path / 'log')!r}, 'a').write(f'{{os.getppid()}} {{os.getpid()}}\\n')\n"
+        "def plain(query, key, value):\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(query, key, value)\n"
+    )
+    spec = Spec(f"{file}:plain")
+    ((_, found),) = check_together([spec], device="cpu", dtype="float32", jobs=2, causal=False)
+    assert isinstance(found, CheckReport) and {setting for setting, _ in found.results} == set(SETTINGS)
+    assert not {result.property for _, result in found.results if result.held is False}
+    importers = {line.split()[1] for line in (tmp_path / "log").read_text().split("\n") if line}
+    assert len(importers) == 2 and str(os.getpid()) not in importers
+    assert str(file) not in {getattr(module, "__file__", None) for module in sys.modules.values()}
+
+
+def test_a_question_that_is_wrong_is_an_error_and_not_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(child: object, registry: object, name: str, question: CheckVariant, **more: Any) -> CheckReport:
+        if name == "linear":
+            raise SelectionError("linear says itself what it promises")
+        return answered(question)
+
+    monkeypatch.setattr(module, "ask_child", ask)
+    monkeypatch.setattr(side, "Child", lambda target: nullcontext())
+    specs = [Spec("rela"), Spec("linear")]
+    found = dict(check_together(specs, device="cpu", dtype="float32", jobs=4, by_design=("window",)))
+    assert isinstance(found[Spec("linear")], SelectionError) and isinstance(found[Spec("rela")], CheckReport)
+
+
+def test_a_cpu_checks_no_more_at_once_than_it_has_cores_or_there_are_settings() -> None:
+    assert 1 <= processes_for("cpu") <= min(len(os.sched_getaffinity(0)), len(SETTINGS))
+    assert processes_for("cuda:0") >= 1
