@@ -15,8 +15,8 @@ LOWEST = 3
 """The first token that is drawn: lower ones may mean padding."""
 
 
-def of_change(convention: Convention, change: Change) -> Iterator[str]:
-    """Lines that print how far outputs move by a change, over their standard deviation."""
+def of_change(convention: Convention, change: Change, *, by_channel: bool = False) -> Iterator[str]:
+    """Lines that print how far outputs move by a change, over their standard deviation, or that of their channel."""
     kind, shape = convention.kind, convention.shape
     batch, length = change.where.shape
     call = convention.call(padded=change.valid is not None, causal=change.causal)
@@ -32,7 +32,10 @@ def of_change(convention: Convention, change: Change) -> Iterator[str]:
     }[kind]
     yield f"def out({convention.names}):\n    torch.manual_seed(0)\n    return ({call}){convention.turned}"
     yield f"a, b = out({convention.names}), out(*[{other} for x in ({convention.names},)])"
-    yield "print((a - b)[look].abs().max() / a[look].std())"
+    if by_channel:
+        yield "print(((a - b)[look].flatten(1).abs() / a[look].flatten(1).std(0)).max())"
+    else:
+        yield "print((a - b)[look].abs().max() / a[look].std())"
 
 
 def setup(

@@ -247,20 +247,29 @@ class ForeignSubject:
 
     def moved(self, change: Change, words: str) -> Measured:
         """The largest movement over the standard deviation of all outputs; 0 where it is no more than rounding."""
-        size = self.size(change)
-        if size and is_module(self.module) and not change.training:
+        size, by_channel = self.size(change), False
+        if is_module(self.module) and not change.training and (size or self.is_uneven):
             # a module of float32 alone is judged by float32
             with suppress(Exception):
-                size = size if self.in_float64().size(change) > size * 1e-3 else 0.0
-        return Measured(size, STILL, f"{words} by {deviations(size)}", tuple(of_change(self.convention, change)))
+                double, by_channel = self.in_float64(), not size
+                found = double.size(change, by_channel=by_channel)
+                size = found if by_channel else size if found > size * 1e-3 else 0.0
+        program = tuple(of_change(self.convention, change, by_channel=by_channel))
+        return Measured(size, STILL, f"{words} by {deviations(size)}", program)
 
-    def size(self, change: Change) -> float:
+    @property
+    def is_uneven(self) -> bool:
+        """Whether a few channels of the outputs are a hundred times as large as most, and hide what moves in others."""
+        rows = self.outputs(self.draw()).flatten(2)
+        return bool(100 * rows.std((0, 1)).median() < rows.std())
+
+    def size(self, change: Change, *, by_channel: bool = False) -> float:
         """The largest movement in this precision alone; 0 where it is no more than rounding."""
-        found = float(self.movement(change).max())
+        found = float(self.movement(change, by_channel=by_channel).max())
         return found if found > STILL else 0.0
 
-    def movement(self, change: Change) -> Tensor:
-        """The movement of each output, (batch, positions), over the standard deviation of all.
+    def movement(self, change: Change, *, by_channel: bool = False) -> Tensor:
+        """The movement of each output, (batch, positions), over the standard deviation of all, or of its own channel.
 
         What becomes NaN, or is no more, moves endlessly; what is NaN both times has not moved.
         """
@@ -272,10 +281,11 @@ class ForeignSubject:
             subject = self.with_module(self.copied(training=True)) if change.training else self
             found.append(subject.outputs(inputs, change.valid, change.causal))
         base, other = found
-        spread = base[change.look & base.flatten(2).isfinite().all(-1)].std().clamp(min=1e-30)
+        rows = base[change.look & base.flatten(2).isfinite().all(-1)].flatten(1)
+        spread = rows.std(0).clamp(min=1e-6 * float(rows.std())) if by_channel else rows.std()
         same = (other.isnan() & base.isnan()) | (other == base)
-        moved = torch.where(same, 0.0, (other - base).nan_to_num(nan=torch.inf)).flatten(2).abs().amax(-1)
-        return torch.where(change.look, moved / spread, 0.0)
+        moved = torch.where(same, 0.0, (other - base).nan_to_num(nan=torch.inf)).flatten(2).abs()
+        return torch.where(change.look, (moved / spread.clamp(min=1e-30)).amax(-1), 0.0)
 
     @at_the_code
     def after(self, inputs: Inputs, others: Inputs) -> list[Tensor]:
