@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import PluginError
+from ..core.errors import AttnbenchError, PluginError
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..process.ask import asking
@@ -40,18 +40,23 @@ def check(
     """
     from ..gate.report import CheckReport
     from ..plan.facts import resolve
-    from ..run.check import CheckVariant, checked
+    from ..run.check import check_together, processes_for
 
+    given: dict[str, Any] = {"device": device, "dtype": dtype, "causal": causal, "by_design": tuple(by_design)}
     if not isinstance(variant, str | Spec):
-        given = {"device": device, "dtype": dtype, "causal": causal, "by_design": by_design}
         return _checked_here(variant, arguments, given)
     spec = Spec.parse(variant) if isinstance(variant, str) else variant
     with asking():
         try:
             spec = resolve(VARIANTS, spec)
-            return checked(CheckVariant(spec, device, dtype, causal, tuple(by_design)))
         except PluginError as error:
             return CheckReport(name=str(spec), results=(), seconds=0.0, problem=error.reason)
+        # what this process may import is checked in it
+        jobs = processes_for(device) if VARIANTS.is_foreign(spec.name) else 1
+        ((_, found),) = check_together([spec], jobs=jobs, **given)
+    if isinstance(found, AttnbenchError):
+        raise found
+    return found
 
 
 def _checked_here(found: Any, arguments: dict[str, Any], more: dict[str, Any]) -> CheckReport:

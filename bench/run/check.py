@@ -20,8 +20,8 @@ from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..gate.report import SETTINGS, CheckReport, check_variant, once_each
 from ..gate.variant import VariantFactory, VariantSource
-from ..process.ask import SERVICE, Reporter, Request, Silent, ask, ask_child
-from ..process.child import Child, end_servers
+from ..process.ask import SERVICE, Reporter, Request, Silent, ask, ask_child, asking
+from ..process.child import Child
 from ..process.side_by_side import side_by_side
 from .link import linked
 from .remote import factory_of
@@ -111,10 +111,12 @@ def check_together(
     ]
     found: dict[Spec, list[tuple[int, CheckReport | AttnbenchError]]] = {spec: [] for spec in specs}
     in_turn = ((each, _or_problem(checked, each)) for each in questions)
-    for question, answer in in_turn if jobs == 1 else side_by_side(questions, jobs, SERVICE, _answered):
-        ended = found[question.variant]
-        ended.append((question.part, answer))
-        if len(ended) == parts:
+    with asking():
+        for question, answer in in_turn if jobs == 1 else side_by_side(questions, jobs, SERVICE, _answered):
+            ended = found[question.variant]
+            ended.append((question.part, answer))
+            if len(ended) < parts:
+                continue
             answers = [each for _, each in sorted(ended, key=lambda each: each[0])]
             reports = [each for each in answers if isinstance(each, CheckReport)]
             if len(reports) < parts:
@@ -122,7 +124,6 @@ def check_together(
             else:
                 seconds = reports[0].seconds if parts == 1 else perf_counter() - began
                 yield question.variant, joined(reports, seconds)
-    end_servers()
 
 
 def _answered(child: Child, question: CheckVariant) -> CheckReport | AttnbenchError:
