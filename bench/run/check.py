@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -112,7 +111,8 @@ def check_together(
     found: dict[Spec, list[tuple[int, CheckReport | AttnbenchError]]] = {spec: [] for spec in specs}
     in_turn = ((each, _or_problem(checked, each)) for each in questions)
     with asking():
-        for question, answer in in_turn if jobs == 1 else side_by_side(questions, jobs, SERVICE, _answered):
+        together = side_by_side(questions, jobs, SERVICE, _answered, keep=True)
+        for question, answer in in_turn if jobs == 1 else together:
             ended = found[question.variant]
             ended.append((question.part, answer))
             if len(ended) < parts:
@@ -127,9 +127,17 @@ def check_together(
 
 
 def _answered(child: Child, question: CheckVariant) -> CheckReport | AttnbenchError:
-    # a child that judges a child hears of its silence first
-    patience = 1 + question.patience
-    return _or_problem(partial(ask_child, child, VARIANTS, question.variant.name, patience=patience), question)
+    def asked(question: CheckVariant) -> CheckReport:
+        try:
+            # a child that judges a child hears of its silence first
+            patience = 1 + question.patience
+            return ask_child(child, VARIANTS, question.variant.name, question, patience=patience)
+        except PluginError:
+            # it may still be busy with this question
+            child.end()
+            raise
+
+    return _or_problem(asked, question)
 
 
 def _or_problem(answer: Callable[[CheckVariant], CheckReport], question: CheckVariant) -> CheckReport | AttnbenchError:

@@ -19,12 +19,10 @@ class Silent:
 
     def __init__(self, target: str):
         self.stopped = threading.Event()
+        self.open = {0}
 
-    def __enter__(self) -> Silent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    def end(self) -> None:
+        self.open.clear()
 
     def stop(self) -> None:
         self.stopped.set()
@@ -58,6 +56,27 @@ def test_whoever_stops_listening_ends_them_all(monkeypatch: pytest.MonkeyPatch) 
     answers.close()
     # those that had not begun never do
     assert time.monotonic() - begun < 10 and 4 not in asked
+
+
+def test_a_child_gets_the_next_order_unless_it_was_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Silent] = []
+
+    class Counted(Silent):
+        def __init__(self, target: str):
+            super().__init__(target)
+            started.append(self)
+
+    monkeypatch.setattr(module, "Child", Counted)
+
+    def ask(child: Any, order: int) -> int:
+        assert child.open
+        if order == 1:
+            child.end()
+        return started.index(child)
+
+    assert list(side_by_side([0, 1, 2, 3], 1, "anything", ask, keep=True)) == [(0, 0), (1, 0), (2, 1), (3, 1)]
+    assert not any(child.open for child in started)
+    assert [child for _, child in side_by_side([0, 0], 1, "anything", ask)] == [2, 3]
 
 
 @pytest.mark.slow  # a process that imports torch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,16 @@ from attnbench.bench.gate.twins import Path as VariantPath
 from attnbench.bench.process import side_by_side as side
 from attnbench.bench.run import check as module
 from attnbench.bench.run.check import CheckVariant, check_together, joined, processes_for
+
+
+class Idle:
+    """A child that is asked nothing."""
+
+    def __init__(self, target: str):
+        self.open = {0}
+
+    def end(self) -> None:
+        self.open.clear()
 
 
 def answered(question: CheckVariant) -> CheckReport:
@@ -42,7 +51,7 @@ def test_settings_of_few_variants_run_apart_and_make_one_report_each(
         return answered(question)
 
     monkeypatch.setattr(module, "ask_child", ask)
-    monkeypatch.setattr(side, "Child", lambda target: nullcontext())
+    monkeypatch.setattr(side, "Child", Idle)
     specs = [Spec(name) for name in names]
     found = dict(check_together(specs, device="cpu", dtype="float32", jobs=jobs))
     assert set(found) == set(specs) and len(asked) == parts * len(names)
@@ -63,7 +72,7 @@ def test_a_process_that_dies_costs_its_own_variant(monkeypatch: pytest.MonkeyPat
         return answered(question)
 
     monkeypatch.setattr(module, "ask_child", ask)
-    monkeypatch.setattr(side, "Child", lambda target: nullcontext())
+    monkeypatch.setattr(side, "Child", Idle)
     specs = [Spec("rela"), Spec("linear")]
     found = dict(check_together(specs, device="cpu", dtype="float32", jobs=4))
     died = found[Spec("linear")]
@@ -107,7 +116,7 @@ def test_a_question_that_is_wrong_is_an_error_and_not_a_verdict(monkeypatch: pyt
         return answered(question)
 
     monkeypatch.setattr(module, "ask_child", ask)
-    monkeypatch.setattr(side, "Child", lambda target: nullcontext())
+    monkeypatch.setattr(side, "Child", Idle)
     specs = [Spec("rela"), Spec("linear")]
     found = dict(check_together(specs, device="cpu", dtype="float32", jobs=4, by_design=("window",)))
     assert isinstance(found[Spec("linear")], SelectionError) and isinstance(found[Spec("rela")], CheckReport)
