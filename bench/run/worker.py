@@ -95,7 +95,8 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
     context = WorkerContext(
         job=job, place=place(job.data_dir, job.offline, warn), store=Store(job.results, warn), send=send
     )  # fmt: skip
-    send(JobStarted(context.machine, job.node, context.device_name, time.time()))
+    # the clock of a board without a battery may stand before 1970
+    send(JobStarted(context.machine, job.node, context.device_name, max(time.time(), 0.0)))
     if context.device.type == "cuda" and job.executor != "local":
         # jobs of this machine are examined together, before the first of them
         gate_first(job.cells, job.device, job.data_dir, job.offline, send)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from attnbench.bench.core.cell import Cell
+from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.run import worker
 from attnbench.bench.run.events import (
     Alive,
     CellFinished,
     CellStarted,
     Event,
     Failed,
+    JobStarted,
     LengthTried,
     Stage,
     TrainingProgress,
@@ -69,3 +73,12 @@ def test_anything_else_is_one_short_error(line: bytes) -> None:
     with pytest.raises(StoreError) as raised:
         decode(line)
     assert len(str(raised.value)) < 400
+
+
+def test_a_worker_whose_clock_stands_before_1970_says_so_in_an_event_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.time, "time", lambda: -0.5)
+    sent: list[Event] = []
+    assert not [*worker.records_of(Job(id="one", cells=(), digests={}, results=tmp_path), sent.append)]
+    assert [decode(encode(event)) for event in sent] == sent and isinstance(sent[0], JobStarted)
