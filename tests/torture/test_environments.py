@@ -17,7 +17,7 @@ COMMANDS = (
     ("leaderboard", "--results", str(RESULTS), "--task", "lra-text"),
     ("plan", "--variants", "rela", "--task", "sweep", "--results", "r"),
     ("status", "--results", str(RESULTS)),
-    ("data",),
+    ("data", "list"),
     ("run", "--variants", "softmax", "--task", "recall", "--preset", "smoke[steps=2]", "--lanes", "train", "--seeds",
      "1", "--threads", "1", "--offline", "--results", "r"),
 )  # fmt: skip
