@@ -14,6 +14,7 @@ import inspect
 import math
 import os
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -132,15 +133,16 @@ class Registry:
         point = self._point(name)
         if point in self._loaded:
             return self._loaded[point]
-        environment = dict(os.environ)
+        environment, depth = dict(os.environ), sys.getrecursionlimit()
         try:
             with importing():
                 self._loaded[point] = point.load()
         except (Exception, SystemExit) as error:
             raise PluginError(self.plugin(name), f"it does not load: {crash_text(error)}") from error
         finally:
-            # an import may set variables that libraries read later, and so decide over what others measure
+            # an import may set what others read later: a limit of recursion first, since what follows calls functions
             if not is_own(point):
+                sys.setrecursionlimit(depth)
                 _restore(environment)
         if not is_own(point):
             self._loaded[point] = self.adapted(self._loaded[point], name)

@@ -142,12 +142,13 @@ def test_foreign_is_what_neither_attnbench_nor_this_process_has_brought(install,
     assert registry.package("window") == "stranger 1.0" and registry.package("inherited") == "strange_window"
 
 
-def test_variables_that_an_import_sets_do_not_count(install, monkeypatch):
+def test_variables_and_a_limit_that_an_import_sets_do_not_count(install, monkeypatch):
     source = "import os; os.environ['OMP_NUM_THREADS'] = '1'; os.environ['NEW'] = '1'; del os.environ['OLD']\n"
+    source += "import sys; sys.setrecursionlimit(sys.getrecursionlimit() + 1)\n"
     install("stranger", "strange_window", source + PLUGIN, ("window", "Window"))
     monkeypatch.setenv("OLD", "kept")
-    before = dict(os.environ)
-    assert plugins().load("window") and dict(os.environ) == before
+    before, depth = dict(os.environ), sys.getrecursionlimit()
+    assert plugins().load("window") and dict(os.environ) == before and sys.getrecursionlimit() == depth
 
 
 def test_one_package_that_is_found_twice_is_one(install, tmp_path, monkeypatch):
