@@ -42,7 +42,9 @@ def check(
     from ..plan.facts import resolve
     from ..run.check import check_together, processes_for
 
-    given: dict[str, Any] = {"device": device, "dtype": dtype, "causal": causal, "by_design": tuple(by_design)}
+    # what a child is told is plain
+    given: dict[str, Any] = {"device": str(device), "dtype": str(dtype).removeprefix("torch.")}
+    given |= {"causal": None if causal is None else bool(causal), "by_design": tuple(by_design)}
     if not isinstance(variant, str | Spec):
         return _checked_here(variant, arguments, given)
     spec = Spec.parse(variant) if isinstance(variant, str) else variant

@@ -42,15 +42,18 @@ def names_of(by_design: str) -> tuple[str, ...]:
     return tuple(name.strip().replace("-", " ") for name in by_design.split(",") if name.strip())
 
 
-def prepare(names: Sequence[str]) -> None:
+def prepare(names: Sequence[str], jobs: int = 1) -> None:
     """Start the server of children before torch is imported, so that it imports torch while this process does.
+
+    jobs: processes that are to work at once, 0 for one on each core.
 
     For code of a file, threads of OpenMP leave the core to others while they wait: the process that compares and the
     one that runs the code take turns, and on a busy machine a check takes half the time so. Nothing is timed in it.
     """
     if any(":" in name for name in names):
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    start_server()
+    if any(":" in name for name in names) or (jobs or len(os.sched_getaffinity(0))) > 1:
+        start_server()
 
 
 def each_alone(specs: Sequence[Spec], examine: Callable[[Spec], T], wrong: list[str]) -> Iterator[T]:
@@ -96,7 +99,7 @@ def check(
     Exit with code 1 if one fails, with 2 if its author has to be asked or a name is wrong, with 6 if a named one cannot
     run here, such as `rela\\[impl=triton]` without a GPU.
     """
-    prepare(names or [])
+    prepare(names or [], jobs)
     from ..gate.report import unchecked
     from ..run.check import check_together, processes_for
 

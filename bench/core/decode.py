@@ -206,7 +206,7 @@ def without_surrogates(value: Any) -> Any:
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
         return {without_surrogates(name): without_surrogates(each) for name, each in value.items()}
-    return [without_surrogates(each) for each in value] if isinstance(value, list) else value
+    return [without_surrogates(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def decode_hook(kind: type[Any], value: Any) -> Any:

@@ -12,7 +12,7 @@ from ..core.registry import nearest
 from ..core.spec import Spec
 from ..measure.machine import choose_device
 from .result import Result, as_meant, summary, told_at
-from .suite import examine
+from .suite import examine, pass_through
 from .twins import Path, paths
 from .variant import VariantFactory, VariantSource
 
@@ -141,7 +141,8 @@ def check_variant(
     part: int = 0,
     parts: int = 1,
 ) -> CheckReport:
-    """Examines `variant` in every `parts`-th setting, from `part` on.
+    """Examines `variant` in every `parts`-th setting, from `part` on, after a pass in each of the others: what it keeps
+    from one to the next, such as a mask under too short a key, is seen whatever the count of parts.
 
     causal: whether a module of anybody claims to be; None asks it. by_design: names of properties that it breaks on
     purpose. Raises SelectionError for a module that no call fits, or an unknown dtype, DeviceError for a device.
@@ -154,20 +155,28 @@ def check_variant(
     found: list[Path] = []
     problem = ""
     interpreted = isinstance(variant, Spec) and variant.get("impl") == "triton" and device == "cpu"
+
+    def shape_in(setting: Setting) -> AttentionShape:
+        heads, width = sizes
+        if width is not None:
+            heads = heads or next(n for n in (setting.heads, 1) if width % n == 0)
+        heads = heads or setting.heads
+        return AttentionShape(
+            heads=heads,
+            head_dim=setting.head_dim if width is None else width // heads,
+            max_length=min(LENGTH, INTERPRETED_LENGTH) if interpreted else setting.length,
+            **asdict(setting),
+            dtype=dtype,
+            device=device,
+        )
+
+    settings = INTERPRETED if interpreted else SETTINGS
     try:
-        for setting in (INTERPRETED if interpreted else SETTINGS)[part::parts]:
-            heads, width = sizes
-            if width is not None:
-                heads = heads or next(n for n in (setting.heads, 1) if width % n == 0)
-            heads = heads or setting.heads
-            shape = AttentionShape(
-                heads=heads,
-                head_dim=setting.head_dim if width is None else width // heads,
-                max_length=min(LENGTH, INTERPRETED_LENGTH) if interpreted else setting.length,
-                **asdict(setting),
-                dtype=dtype,
-                device=device,
-            )
+        for setting in settings:
+            if setting not in settings[part::parts]:
+                pass_through(variant, shape_in(setting))
+        for setting in settings[part::parts]:
+            shape = shape_in(setting)
             if not results:
                 made = VariantFactory.of(variant).make(shape)
                 note = "; ".join(filter(None, [getattr(made, "found", ""), note]))
@@ -194,10 +203,12 @@ def check_variant(
         near = nearest(unknown[0], known)
         raise SelectionError(f"expected by design some of {', '.join(known)}; got {unknown[0]!r}{near}")
     meant = {*by_design, *(["causal"] if causal is False else ())}
-    settings = [setting for setting, _ in results]
     return CheckReport(
         name=name,
-        results=tuple(zip(settings, as_meant([result for _, result in results], meant), strict=True)),
+        results=tuple(
+            (setting, result)
+            for (setting, _), result in zip(results, as_meant([each for _, each in results], meant), strict=True)
+        ),
         seconds=perf_counter() - start,
         problem=problem,
         paths=once_each(found),

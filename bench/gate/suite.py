@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -23,8 +24,8 @@ SHORT_HEADS = 5
 SHORT_GROUPS = 2
 """Heads that share a key: with one group alone no order of the groups is wrong."""
 CHECKED_BATCH = 10
-LOOKS_BACK = ("causality", "self-attention")
-IN_HALF = "scores, a sum or a rotation in half precision; keep it in float32"
+_LOOKS_BACK = ("causality", "self-attention")
+_IN_HALF = "scores, a sum or a rotation in half precision; keep it in float32"
 
 Form = Literal["short", "own", "both"]
 
@@ -72,8 +73,8 @@ PROPERTIES: tuple[Property, ...] = (
     Property("gradient in precision", gradients.gradient_in_precision, "reduced", ("no eager path",), own="always"),
     Property("twin", twins.equals_twin, needs=("exactness",), own="always"),
     Property("implementations", twins.implementations_agree, needs=("an eager path",), own="always"),
-    Property("bfloat16", partial(numerics.half, "bfloat16"), "measured", ("bfloat16",), own="always", cause=IN_HALF),
-    Property("float16", partial(numerics.half, "float16"), "measured", ("float16",), own="always", cause=IN_HALF),
+    Property("bfloat16", partial(numerics.half, "bfloat16"), "measured", ("bfloat16",), own="always", cause=_IN_HALF),
+    Property("float16", partial(numerics.half, "float16"), "measured", ("float16",), own="always", cause=_IN_HALF),
     Property("compiled", numerics.compiled, needs=("padding", "causal use where it has one"), quick=False),
     Property("weights within mask", maps.weights_within_mask),
     Property("weights by rows", maps.weights_by_rows),
@@ -81,8 +82,8 @@ PROPERTIES: tuple[Property, ...] = (
     Property("simplex", maps.simplex, needs=("a declared `simplex`",)),
     Property("rows sum", maps.rows_sum_whatever_the_scores, needs=("a simplex", "compiled kernels")),
     Property("closed cases", maps.closed_cases, needs=("a score map", "a simplex")),
-    Property("decode", masks.steps_equal_forward, "all", (*LOOKS_BACK, "decoding", "strict causality"), own="check"),
-    Property("decode state", masks.state_as_declared, needs=(*LOOKS_BACK, "decoding"), own="check"),
+    Property("decode", masks.steps_equal_forward, "all", (*_LOOKS_BACK, "decoding", "strict causality"), own="check"),
+    Property("decode state", masks.state_as_declared, needs=(*_LOOKS_BACK, "decoding"), own="check"),
     Property("density", maps.density_as_declared, quick=False, own="check"),
     Property("dropout in training only", maps.dropout_in_training_only, dropout=True),
     # one or two tokens are the same in all ways of use
@@ -124,6 +125,16 @@ def examine(
             if known is None or longest or result.severity > known.severity:
                 found[result.property] = result
     return list(found.values())
+
+
+def pass_through(variant: VariantSource | VariantFactory, shape: AttentionShape, seed: int = 0) -> None:
+    """A pass at few positions and one at all of `shape`, forward and backward, of which nothing is judged."""
+    few = with_heads(replace(shape, max_length=min(BASE_LENGTH, shape.max_length)), SHORT_HEADS, SHORT_GROUPS)
+    for sized, setting in ((few, None), (shape, RunSetting(shape.max_length, 1, "own"))):
+        # another process examines this setting, and says what it raises
+        with suppress(Exception), torch.random.fork_rng([]):
+            case = Case(variant, sized, setting, seed)
+            case.passes(case.inputs())
 
 
 def quick_gate(

@@ -293,7 +293,7 @@ def _conversation(
     while True:
         try:
             line = child.receive(max(min(ends, names) - time.monotonic(), 0.0))
-            reply = None if line is None else decode_line(line, Reply)
+            reply = None if line is None else decode_line(line, Reply, packed=True)
         except TimeoutError:
             if names < ends:
                 _name_slow_import(registry.plugin(name), limit)
@@ -358,7 +358,7 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
             send(Progressed(brief(what), done, total))
 
     for line in read_lines(orders):
-        request = decode_order(line)
+        request = decode_order(line, packed=True)
         try:
             reply: Reply = Answered(msgspec.msgpack.encode(request.answer(Sending()), enc_hook=encode_hook))
         except PluginError as error:

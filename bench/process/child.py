@@ -78,8 +78,9 @@ def _encode(message: Any, *, packed: bool) -> bytes:
     try:
         return encode(message, enc_hook=encode_hook)
     except UnicodeEncodeError:
-        # a message may name a file whose name is no Unicode
-        return encode(without_surrogates(msgspec.to_builtins(message, enc_hook=encode_hook)))
+        # a message may name a file whose name is no Unicode; msgpack has bytes of its own
+        plain = msgspec.to_builtins(message, enc_hook=encode_hook, builtin_types=(bytes,) if packed else ())
+        return encode(without_surrogates(plain))
 
 
 def encode_line(message: Any, *, packed: bool = False) -> bytes:
@@ -88,9 +89,10 @@ def encode_line(message: Any, *, packed: bool = False) -> bytes:
     return b"%b%d\n%b" % (PACKED, len(found), found) if packed else found + b"\n"
 
 
-def decode_line(line: bytes, kind: Any) -> Any:
+def decode_line(line: bytes, kind: Any, *, packed: bool = False) -> Any:
     """Raises msgspec.DecodeError, a ValueError or RecursionError for a line that is no `kind`."""
-    packed = line.startswith(PACKED)
+    if packed and not line.startswith(PACKED):
+        raise ValueError("Expected a packed line")
     return _decode(memoryview(line)[len(PACKED) :] if packed else line, kind, packed=packed)
 
 
@@ -104,11 +106,10 @@ def encode_order(order: Any, *, packed: bool = False) -> bytes:
     return encode_line(_Order(kind.__module__, kind.__qualname__, fields), packed=packed)
 
 
-def decode_order(line: bytes) -> Any:
+def decode_order(line: bytes, *, packed: bool = False) -> Any:
     """In the child, whose parent sent the name of the class."""
-    found = decode_line(line, _Order)
-    kind = getattr(importlib.import_module(found.module), found.name)
-    return _decode(found.fields, kind, packed=line.startswith(PACKED))
+    found = decode_line(line, _Order, packed=packed)
+    return _decode(found.fields, getattr(importlib.import_module(found.module), found.name), packed=packed)
 
 
 def read_lines(orders: IO[bytes]) -> Iterator[bytes]:
@@ -251,9 +252,11 @@ class Child(AbstractContextManager["Child"]):
     def _wait(self, seconds: float, descriptor: int) -> None:
         """Wait until the end of this stream, or for so long."""
         ends = time.monotonic() + seconds
-        with contextlib.suppress(TimeoutError, ChannelError):
+        with contextlib.suppress(TimeoutError):
             while descriptor in self.open:
-                self._read(max(ends - time.monotonic(), 0.0))
+                # one that writes nonsense for ever is no longer read, and its end is waited for all the same
+                with contextlib.suppress(ChannelError):
+                    self._read(max(ends - time.monotonic(), 0.0))
 
     def _read(self, seconds: float | None) -> None:
         """Reads what is there, or comes within `seconds`; raises TimeoutError where nothing does.
@@ -277,14 +280,15 @@ class Child(AbstractContextManager["Child"]):
                 self._errors = (self._errors + chunk)[-ERROR_BYTES:]
             else:
                 self._begun += chunk
-                self._take_lines()
-                if len(self._begun) > MOST_LINE_BYTES:
-                    raise ChannelError(
-                        f"it wrote a line of more than {MOST_LINE_BYTES / 2**20:,.0f} MiB on its channel"
-                    )
+                try:
+                    self._take_lines()
+                except ChannelError:
+                    self.open.discard(descriptor)
+                    self._begun.clear()
+                    raise
 
     def _take_lines(self) -> None:
-        """Move what is whole of what has arrived to the lines."""
+        """Move what is whole of what has arrived to the lines; raises ChannelError."""
         begun = self._begun
         while (end := begun.find(b"\n", self._looked)) >= 0:
             if not begun.startswith(PACKED):
@@ -304,6 +308,8 @@ class Child(AbstractContextManager["Child"]):
             del begun[:last]
             self._looked = 0
         self._looked = len(begun)
+        if len(begun) > MOST_LINE_BYTES:
+            raise ChannelError(f"it wrote a line of more than {MOST_LINE_BYTES / 2**20:,.0f} MiB on its channel")
 
     def __exit__(self, *_: object) -> None:
         self.end()

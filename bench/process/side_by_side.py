@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from typing import TypeVar
 
-from .child import Child
+from .child import ChannelError, Child
 
 O = TypeVar("O")  # noqa: E741
 A = TypeVar("A")
@@ -24,11 +25,23 @@ def side_by_side(
     idle: list[Child] = []
     ended = False
 
+    def free() -> Child:
+        while True:
+            try:
+                child = idle.pop()
+            except IndexError:
+                return Child(target)
+            try:
+                child.receive(0.0)
+            except TimeoutError:
+                return child
+            except ChannelError:
+                pass
+            # it has ended, or says what nobody has asked
+            child.end()
+
     def one(order: O) -> A:
-        try:
-            child = idle.pop()
-        except IndexError:
-            child = Child(target)
+        child = free()
         running.add(child)
         if ended:
             child.stop()
@@ -41,7 +54,12 @@ def side_by_side(
             else:
                 child.end()
 
-    with ThreadPoolExecutor(max(1, processes)) as pool:
+    def end_idle() -> None:
+        for child in idle:
+            child.end()
+
+    with ExitStack() as at_the_end, ThreadPoolExecutor(max(1, processes)) as pool:
+        at_the_end.callback(end_idle)
         waiting: dict[Future[A], O] = {pool.submit(one, order): order for order in orders}
         try:
             for done in as_completed(waiting):
@@ -52,5 +70,3 @@ def side_by_side(
             # whoever waits for one of them hears of its end
             for child in [*running]:
                 child.stop()
-    for child in idle:
-        child.end()

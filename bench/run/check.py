@@ -24,7 +24,7 @@ from ..process.child import Child
 from ..process.side_by_side import side_by_side
 from .link import linked
 from .remote import factory_of
-from .remote_child import OpenVariant
+from .remote_child import OpenVariant, ProcessSettings
 
 CHECK_PATIENCE = 10.0
 """The time that the gate may take, in limits of an ordinary answer: it builds kernels, and tries hundreds of shapes."""
@@ -58,11 +58,17 @@ class CheckVariant(Request[CheckReport]):
 
     def answer(self, reporter: Reporter) -> CheckReport:
         """Raises SelectionError for a name, and PluginError for code that dies, hangs or replaces what examines it."""
-        torch.set_num_threads(self.threads or torch.get_num_threads())
-        if not self.foreign:
-            return self._judged(self.variant)
-        with linked(VARIANTS, self.variant.name, OpenVariant(variant=self.variant), self.patience) as link:
-            return self._judged(factory_of(link), sizes=link.facts.sizes)
+        before = ProcessSettings.now()
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        try:
+            if not self.foreign:
+                return self._judged(self.variant)
+            with linked(VARIANTS, self.variant.name, OpenVariant(variant=self.variant), self.patience) as link:
+                return self._judged(factory_of(link), sizes=link.facts.sizes)
+        finally:
+            # the code may have changed them, there or here, and this process checks others next
+            before.apply()
 
     def _judged(self, source: VariantSource | VariantFactory, **more: Any) -> CheckReport:
         """The report of `source`, which is the variant or makes it; `more` are arguments of `check_variant`."""
@@ -100,7 +106,7 @@ def check_together(
     began = perf_counter()
     # no more parts than processes: each imports and builds what the first pass needs
     parts = max(1, min(jobs // max(len(specs), 1), len(SETTINGS)))
-    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    threads = max(1, len(os.sched_getaffinity(0)) // jobs) if jobs > 1 else 0
     asked = CheckVariant(Spec(""), device, dtype, causal, by_design, parts=parts, threads=threads)
     # all parts of one variant follow each other, so that its report comes early
     questions = [

@@ -33,7 +33,8 @@ def of_change(convention: Convention, change: Change, *, by_channel: bool = Fals
     yield f"def out({convention.names}):\n    torch.manual_seed(0)\n    return ({call}){convention.turned}"
     yield f"a, b = out({convention.names}), out(*[{other} for x in ({convention.names},)])"
     if by_channel:
-        yield "print(((a - b)[look].flatten(1).abs() / a[look].flatten(1).std(0)).max())"
+        yield "each, whole = a[look].flatten(1).std(0), a[look].std()"
+        yield "print(((a - b)[look].flatten(1).abs() / each.clamp(min=1e-6 * whole)).max())"
     else:
         yield "print((a - b)[look].abs().max() / a[look].std())"
 

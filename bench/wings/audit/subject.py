@@ -259,9 +259,9 @@ class ForeignSubject:
 
     @property
     def is_uneven(self) -> bool:
-        """Whether a few channels of the outputs are a hundred times as large as most, and hide what moves in others."""
-        rows = self.outputs(self.draw()).flatten(2)
-        return bool(100 * rows.std((0, 1)).median() < rows.std())
+        """Whether some channels of the outputs are a hundred times as large as others, and hide what moves in these."""
+        each = (rows := self.outputs(self.draw()).flatten(2)).std((0, 1))
+        return bool((100 * each[each > 0] < rows.std()).any())
 
     def size(self, change: Change, *, by_channel: bool = False) -> float:
         """The largest movement in this precision alone; 0 where it is no more than rounding."""

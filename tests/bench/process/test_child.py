@@ -14,8 +14,19 @@ from pathlib import Path
 import psutil
 import pytest
 
+from attnbench.bench.core.spec import Spec
 from attnbench.bench.process import child as children
-from attnbench.bench.process.child import ChannelError, Child, decode_line, encode_line, end_servers
+from attnbench.bench.process.child import (
+    PACKED,
+    ChannelError,
+    Child,
+    decode_line,
+    decode_order,
+    encode_line,
+    encode_order,
+    end_servers,
+)
+from attnbench.bench.run.check import CheckVariant
 
 LEAVE_A_PROCESS = """
 import os, time
@@ -76,14 +87,15 @@ def test_packed_lines_hold_any_bytes_between_lines_of_text(tmp_path: Path) -> No
     text = """
         from attnbench.bench.process.child import decode_line, encode_line, read_lines
         for line in read_lines(orders):
-            channel.write(b"next\\n" + encode_line(decode_line(line, bytes)[::-1], packed=True)); channel.flush()
+            found = decode_line(line, bytes, packed=True)
+            channel.write(b"next\\n" + encode_line(found[::-1], packed=True)); channel.flush()
     """
     with Child(script(tmp_path, text)) as child:
         for sent in (b"", b"\n\xff3\n", bytes(range(256)) * 4000):
             child.send(encode_line(sent, packed=True))
             assert child.receive(30.0) == b"next"
             line = child.receive(30.0)
-            assert line is not None and decode_line(line, bytes) == sent[::-1]
+            assert line is not None and decode_line(line, bytes, packed=True) == sent[::-1]
 
 
 @pytest.mark.parametrize("size", [b"-1", b"1_0", b"9" * 9, b"9" * 5000, b"", b"x"])
@@ -95,6 +107,27 @@ def test_a_packed_line_of_a_wrong_size_is_a_broken_channel(tmp_path: Path, size:
         pytest.raises(ChannelError, match="size"),
     ):
         child.receive(30.0)
+
+
+def test_text_that_is_no_unicode_travels_beside_bytes() -> None:
+    question = CheckVariant(Spec("rela"), "cpu", "float32", by_design=("\udcff",))
+    assert decode_order(received(encode_order(question, packed=True)), packed=True).by_design == ("\\udcff",)
+    line = received(encode_line({"text": "\udcff", "bytes": b"\n\xff"}, packed=True))
+    assert decode_line(line, dict, packed=True) == {"text": "\\udcff", "bytes": b"\n\xff"}
+
+
+def received(line: bytes) -> bytes:
+    """A packed line as it is behind its size."""
+    return PACKED + line.split(b"\n", 1)[1]
+
+
+def test_what_floods_its_channel_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    text = "leave_a_process()\nwhile True: channel.write(b'\\xff-1\\n')"
+    with Child(script(tmp_path, text)) as child:
+        line = child.receive(30.0)
+        with pytest.raises(ChannelError):
+            child.receive(30.0)
+    assert line is not None and is_gone(int(line))
 
 
 @pytest.mark.parametrize(

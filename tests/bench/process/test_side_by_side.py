@@ -21,6 +21,11 @@ class Silent:
         self.stopped = threading.Event()
         self.open = {0}
 
+    def receive(self, seconds: float) -> bytes | None:
+        if self.open:
+            raise TimeoutError
+        return None
+
     def end(self) -> None:
         self.open.clear()
 
@@ -75,8 +80,24 @@ def test_a_child_gets_the_next_order_unless_it_was_ended(monkeypatch: pytest.Mon
         return started.index(child)
 
     assert list(side_by_side([0, 1, 2, 3], 1, "anything", ask, keep=True)) == [(0, 0), (1, 0), (2, 1), (3, 1)]
+    answers = side_by_side([0, 0], 1, "anything", ask, keep=True)
+    assert next(answers)
+    answers.close()
     assert not any(child.open for child in started)
-    assert [child for _, child in side_by_side([0, 0], 1, "anything", ask)] == [2, 3]
+    assert [child for _, child in side_by_side([0, 0], 1, "anything", ask)] == [3, 4]
+
+
+def test_a_child_that_dies_between_two_orders_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Child", Silent)
+
+    def ask(child: Any, order: int) -> bool:
+        was_new = not child.stopped.is_set()
+        child.stopped.set()
+        # its channel ends once the next order looks at it
+        monkeypatch.setattr(child, "receive", lambda seconds: None)
+        return was_new
+
+    assert [new for _, new in side_by_side([0, 1, 2], 1, "anything", ask, keep=True)] == [True, True, True]
 
 
 @pytest.mark.slow  # a process that imports torch

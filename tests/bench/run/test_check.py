@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from attnbench.bench.core.errors import PluginError, SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import Result
-from attnbench.bench.gate.report import SETTINGS, CheckReport
+from attnbench.bench.gate.report import SETTINGS, CheckReport, check_variant
 from attnbench.bench.gate.twins import Path as VariantPath
 from attnbench.bench.process import side_by_side as side
+from attnbench.bench.process.ask import Silent
 from attnbench.bench.run import check as module
 from attnbench.bench.run.check import CheckVariant, check_together, joined, processes_for
+from attnbench.bench.run.remote_child import ProcessSettings
+from attnbench.variants.contract import Mask, ScoredVariant
 
 
 class Idle:
@@ -24,6 +30,9 @@ class Idle:
 
     def __init__(self, target: str):
         self.open = {0}
+
+    def receive(self, seconds: float) -> None:
+        raise TimeoutError
 
     def end(self) -> None:
         self.open.clear()
@@ -107,6 +116,42 @@ def test_code_of_others_is_judged_by_parts_in_processes_that_never_import_it(tmp
     importers = {line.split()[1] for line in (tmp_path / "log").read_text().split("\n") if line}
     assert len(importers) == 2 and str(os.getpid()) not in importers
     assert str(file) not in {getattr(module, "__file__", None) for module in sys.modules.values()}
+
+
+def test_a_check_leaves_the_settings_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judged(source: object, name: str, **more: Any) -> CheckReport:
+        torch.set_float32_matmul_precision("medium")
+        torch.use_deterministic_algorithms(True)
+        return CheckReport(name=name, results=(), seconds=0.0)
+
+    monkeypatch.setattr(module, "check_variant", judged)
+    before = ProcessSettings.now()
+    assert CheckVariant(Spec("rela"), "cpu", "float32", threads=before.threads + 1).answer(Silent()) is not None
+    after = ProcessSettings.now()
+    assert (after.threads, after.deterministic, after.precision) == (
+        before.threads, before.deterministic, before.precision
+    )  # fmt: skip
+
+
+class KeepsMasks(ScoredVariant):
+    """Softmax whose masks are kept under the lengths alone, whether or not they are causal."""
+
+    kept: ClassVar[dict[tuple[int, int], Tensor]] = {}
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        size = query.shape[2], key.shape[2]
+        seen = self.kept.setdefault(
+            size, torch.ones(size, dtype=torch.bool).tril() if mask.causal else torch.ones(size)
+        )
+        return F.scaled_dot_product_attention(query, key, value, seen.bool())
+
+
+@pytest.mark.parametrize("part", [1, 4])
+def test_what_is_kept_from_one_setting_to_the_next_is_seen_whatever_the_parts(part: int) -> None:
+    """Those of the two causal settings, as processes of their own would examine them."""
+    KeepsMasks.kept.clear()
+    report = check_variant(KeepsMasks, "mine", part=part, parts=len(SETTINGS))
+    assert "causal" in [result.property for result in report.failures]
 
 
 def test_a_question_that_is_wrong_is_an_error_and_not_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.errors import StoreError
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 from attnbench.bench.core.spec import Spec
+from attnbench.bench.process.child import PACKED, encode_line
 from attnbench.bench.run import worker
 from attnbench.bench.run.events import (
     Alive,
@@ -19,6 +20,7 @@ from attnbench.bench.run.events import (
     Failed,
     JobStarted,
     LengthTried,
+    SampleEnded,
     Stage,
     TrainingProgress,
     Warned,
@@ -73,6 +75,13 @@ def test_anything_else_is_one_short_error(line: bytes) -> None:
     with pytest.raises(StoreError) as raised:
         decode(line)
     assert len(str(raised.value)) < 400
+
+
+def test_a_packed_line_is_no_event() -> None:
+    """msgpack has numbers that are none, which would pass every comparison of times."""
+    line = encode_line(SampleEnded("k", float("nan"), 1.0), packed=True)
+    with pytest.raises(StoreError, match="no event"):
+        decode(PACKED + line.split(b"\n", 1)[1])
 
 
 def test_a_worker_whose_clock_stands_before_1970_says_so_in_an_event_that_can_be_read(
