@@ -73,9 +73,9 @@ def problem_of(words: tuple[str, ...], environment: dict[str, str | None], folde
         env={name: value for name, value in variables.items() if value is not None},
     )
     errors = done.stderr.decode(errors="replace")
-    if done.returncode not in (0, 1, 2, 4, 5) or "Traceback" in errors:
+    if done.returncode not in (0, 1, 2, 3, 4, 5) or "Traceback" in errors:
         return f"it ended with {done.returncode}: {errors[-300:]!r}"
-    if done.returncode in (2, 4, 5) and not errors.strip():
+    if done.returncode in (2, 3, 4, 5) and not errors.strip():
         return f"it ended with {done.returncode} and says nothing"
     return None if done.returncode or done.stdout.strip() else "it printed nothing"
 
