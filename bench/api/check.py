@@ -54,7 +54,7 @@ def check(
         except PluginError as error:
             return CheckReport(name=str(spec), results=(), seconds=0.0, problem=error.reason)
         # what this process may import is checked in it
-        jobs = processes_for(device) if VARIANTS.is_foreign(spec.name) else 1
+        jobs = processes_for(given["device"]) if VARIANTS.is_foreign(spec.name) else 1
         ((_, found),) = check_together([spec], jobs=jobs, **given)
     if isinstance(found, AttnbenchError):
         raise found

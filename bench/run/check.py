@@ -79,8 +79,8 @@ class CheckVariant(Request[CheckReport]):
 
 def checked(question: CheckVariant) -> CheckReport:
     """The report of a variant, from this process. Raises as `answer` does."""
-    if VARIANTS.is_foreign(question.variant.name):
-        return replace(question, foreign=True).answer(Silent())
+    if question.foreign:
+        return question.answer(Silent())
     return ask(VARIANTS, question.variant.name, question, patience=question.patience)
 
 
