@@ -45,7 +45,7 @@ def signals_raise() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in ENDING}
+    before, hook = {number: signal.getsignal(number) for number in ENDING}, sys.unraisablehook
     handled = [number for number in ENDING if before[number] is not signal.SIG_IGN]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -53,11 +53,22 @@ def signals_raise() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
+    def raise_again(unraisable: sys.UnraisableHookArgs) -> None:
+        """What is raised while an object is finalised ends nothing: it comes once more, when that is over."""
+        end = unraisable.exc_value
+        if not isinstance(end, Interrupted):
+            hook(unraisable)
+            return
+        signal.signal(signal.SIGALRM, lambda *_: interrupt(end.number, None))
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+
     for number in handled:
         signal.signal(number, interrupt)
+    sys.unraisablehook = raise_again
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number in handled:
             signal.signal(number, before[number])
 

@@ -8,9 +8,12 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from commands_under_test import Command
 from seeds import seed
 from tally import Extent, Tally
+
+from attnbench.bench.cli.main import Interrupted, signals_raise
 
 TASK, PRESET = "sweep[batch=1,heads=1,length=64]", "smoke[timing_seconds=30]"
 
@@ -90,3 +93,16 @@ def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
         command.send(signal.SIGHUP)
         time.sleep(0.01)
     assert command.ended(60.0).problem(0) is None
+
+
+def test_an_interrupt_that_meets_the_end_of_an_object_ends_the_command_all_the_same() -> None:
+    class Ends:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted) as found, signals_raise():
+        ends = [Ends()]
+        ends.clear()
+        # nobody hears of what is raised while an object is finalised
+        time.sleep(60.0)
+    assert found.value.exit_code == 130
