@@ -14,7 +14,7 @@ import typer
 from ..core.errors import AttnbenchError, PluginError, SelectionError, Unsupported
 from ..core.registry import VARIANTS
 from ..core.spec import Spec, with_call
-from ..process.child import start_server
+from ..process.servers import start_server
 from .command import command
 from .options import CallText, Json, complete_variants
 from .output import say, say_json, warn

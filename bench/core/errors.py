@@ -29,9 +29,9 @@ class SelectionError(AttnbenchError):
 
 
 class PluginError(SelectionError):
-    """A plugin that raised, ended its process, hung or did not load.
+    """A plugin that raised, ended its process, hung, did not load, or replaced what examines it.
 
-    `reason` is what stands in the Records of its Cells, `outcome` theirs: `crashed` or `timeout`.
+    `reason` is what stands in the Records of its Cells, `outcome` theirs: `crashed`, `timeout` or `incorrect`.
     """
 
     def __init__(self, plugin: str, reason: str, outcome: str = "crashed"):

@@ -138,7 +138,12 @@ def pass_through(variant: VariantSource | VariantFactory, shape: AttentionShape,
 
 
 def quick_gate(
-    variant: VariantSource, shape: AttentionShape, seed: int = 0, *, batch: int = 1, form: Form = "both"
+    variant: VariantSource | VariantFactory,
+    shape: AttentionShape,
+    seed: int = 0,
+    *,
+    batch: int = 1,
+    form: Form = "both",
 ) -> Result | None:
     """The first property that fails on `shape`, or None: seconds, before any measurement of `batch` sequences on it.
 
@@ -165,7 +170,11 @@ def run_short(variant: VariantSource, shape: AttentionShape, *, batch: int = 1, 
 
 
 def _quick_short(
-    variant: VariantSource, shape: AttentionShape, seed: int, batch: int, properties: tuple[Property, ...]
+    variant: VariantSource | VariantFactory,
+    shape: AttentionShape,
+    seed: int,
+    batch: int,
+    properties: tuple[Property, ...],
 ) -> Iterator[Result]:
     if torch.device(shape.device).type == "cuda" and not shape.dropout:
         # A GPU compiles four kernels more for dropout, of a second each, which a run without it never launches. A

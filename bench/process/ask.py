@@ -32,9 +32,9 @@ from .child import (
     decode_order,
     encode_line,
     encode_order,
-    end_servers,
     read_lines,
 )
+from .servers import end_servers
 
 A = TypeVar("A")
 

@@ -7,9 +7,7 @@ goes; a packed one says how many bytes of msgpack follow it, since tensors are a
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import importlib
 import math
 import os
@@ -17,23 +15,17 @@ import select
 import signal
 import socket
 import struct
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-import psutil
 
 from ..core.decode import decode_hook, encode_hook, without_surrogates
-from ..core.files import is_trusted, make_private
+from .servers import ERROR_BYTES, environment_of_child, fork_child
 
 MOST_LINE_BYTES = 64 * 2**20
 """A child that writes a longer line writes nonsense."""
@@ -44,13 +36,10 @@ PACKED = b"\xff"
 MOST_CHARACTERS = 2_000
 """Longest message to a person, in characters; compilers and plugins can print millions."""
 
-ERROR_BYTES = 4096
-"""Bytes of the end of the child's error stream that are kept to explain its death."""
-
-REASON_CHARACTERS = 500
+_REASON_CHARACTERS = 500
 """Characters of them that stand in a reason."""
 
-ENDING_SECONDS = 10.0
+_ENDING_SECONDS = 10.0
 """The time that the supervisor may take to end everything that the child has started."""
 
 NUMBER = struct.Struct("i")
@@ -156,9 +145,9 @@ class Child(AbstractContextManager["Child"]):
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         self._ends = self._channel.fileno(), self._lifeline.fileno(), reading
         self.open = {*self._ends}
-        variables = _variables(environment or {})
+        variables = environment_of_child(environment or {})
         try:
-            self._server = _fork(variables, [its_channel.fileno(), its_lifeline.fileno(), its_errors, folder])
+            self._server = fork_child(variables, [its_channel.fileno(), its_lifeline.fileno(), its_errors, folder])
             self.send(encode_line(Start(target, variables)))
         finally:
             its_channel.close()
@@ -207,7 +196,7 @@ class Child(AbstractContextManager["Child"]):
     @property
     def last_errors(self) -> str:
         """The end of its error stream, on one line."""
-        return " ".join((self._errors or self._server.errors).decode(errors="replace").split())[-REASON_CHARACTERS:]
+        return " ".join((self._errors or self._server.errors).decode(errors="replace").split())[-_REASON_CHARACTERS:]
 
     @property
     def death(self) -> str:
@@ -239,12 +228,14 @@ class Child(AbstractContextManager["Child"]):
         """Waits `patience` seconds for its own end, then ends it and all that it started."""
         self._wait(patience, self._ends[1])
         self.stop()
-        self._wait(ENDING_SECONDS, self._ends[1])
-        if self._ends[1] in self.open and self.has_started:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(NUMBER.unpack(self._numbers[: NUMBER.size])[0], signal.SIGKILL)
-        # its last words are on their way
-        self._wait(1.0, self._ends[2])
+        # a server that still imports forks it later, and it ends at once
+        if self.has_started:
+            self._wait(_ENDING_SECONDS, self._ends[1])
+            if self._ends[1] in self.open:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(NUMBER.unpack(self._numbers[: NUMBER.size])[0], signal.SIGKILL)
+            # its last words are on their way
+            self._wait(1.0, self._ends[2])
         self.open.clear()
         for stream in (self._channel, self._lifeline, self._error_stream):
             stream.close()
@@ -313,125 +304,3 @@ class Child(AbstractContextManager["Child"]):
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """The server of one environment; `error_stream`: a file."""
-
-    process: subprocess.Popen[bytes]
-    requests: socket.socket
-    error_stream: IO[bytes]
-
-    @property
-    def errors(self) -> bytes:
-        """The end of what it wrote, such as why torch cannot be imported."""
-        if self.error_stream.closed:
-            return b""
-        self.error_stream.seek(max(self.error_stream.seek(0, os.SEEK_END) - ERROR_BYTES, 0))
-        return self.error_stream.read()
-
-    def end(self) -> None:
-        self.requests.close()
-        left: list[psutil.Process] = []
-        with contextlib.suppress(psutil.Error):
-            left = psutil.Process(self.process.pid).children(recursive=True)
-        self.process.kill()
-        for each in left:
-            with contextlib.suppress(psutil.Error):
-                each.kill()
-        self.process.wait()
-        self.error_stream.close()
-
-
-def _variables(more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child that is given `more`."""
-    found = {**os.environ, **more}
-    return found | _compiler_caches(found.get("TRITON_CACHE_DIR"), found.get("TORCHINDUCTOR_CACHE_DIR"))
-
-
-@functools.cache
-def _compiler_caches(*named: str | None) -> dict[str, str]:
-    """Variables that name caches of Triton and of torch.compile in which nobody else could have written.
-
-    Whoever uses such a cache runs what lies there. The folders that are `named` count if they can be trusted, else two
-    folders of this account: what torch.compile takes by itself is a name in `/tmp`, which anybody may make first.
-    """
-    found = {}
-    for name, folder in zip(("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"), named, strict=True):
-        for each in filter(None, (folder, f"~/.cache/attnbench/{name.split('_')[0].lower()}")):
-            with contextlib.suppress(OSError, RuntimeError):
-                chosen = Path(each).expanduser().absolute()
-                make_private(chosen)
-                if chosen.is_dir() and is_trusted(chosen):
-                    found[name] = str(chosen)
-                    break
-    if "TRITON_CACHE_DIR" in found:
-        _forget_damaged(Path(found["TRITON_CACHE_DIR"]))
-    return found
-
-
-def _forget_damaged(cache: Path) -> None:
-    """Leaves out of Triton's cache what has an empty file: a machine that goes down leaves some, and none loads."""
-    with contextlib.suppress(OSError):
-        for each in cache.glob("*/*"):
-            if each.is_file() and not each.stat().st_size:
-                # a kernel without the list of its files is compiled anew
-                for stale in each.parent.glob("__grp__*.json") if each.suffix != ".so" else [each]:
-                    stale.unlink()
-
-
-READ_AT_USE = ("ATTNBENCH_", "PYTEST_")
-"""Beginnings of variables that nothing reads when it is imported."""
-
-_SERVERS: dict[frozenset[tuple[str, str]], _Server] = {}
-_STARTING = threading.Lock()
-
-
-def start_server() -> None:
-    """Start the server of children, which imports torch, as long as this process is busy with its own imports."""
-    _server(_variables({}))
-
-
-def _fork(environment: Mapping[str, str], descriptors: list[int]) -> _Server:
-    """Asks the server of this environment for a child; the letter waits where the server still imports."""
-    server = _server(environment)
-    # one that has died closes the channel of the child, whose end is seen there
-    with contextlib.suppress(OSError):
-        socket.send_fds(server.requests, [b"f"], descriptors)
-    return server
-
-
-def _server(environment: Mapping[str, str]) -> _Server:
-    """The server of this environment, since libraries read variables when they are imported; it may be started here."""
-    key = frozenset(each for each in environment.items() if not each[0].startswith(READ_AT_USE))
-    with _STARTING:
-        server = _SERVERS.get(key)
-        if server is not None and server.process.poll() is not None:
-            server.end()
-            server = None
-        if server is None:
-            requests, theirs = socket.socketpair()
-            error_stream = tempfile.TemporaryFile()  # noqa: SIM115
-            # -P: a file beside the person who runs it must not stand in for a module of the same name
-            command = (sys.executable, "-P", "-m", "attnbench.bench.process.server", str(theirs.fileno()))
-            with theirs:
-                process = subprocess.Popen(
-                    (*command, str(os.getpid())),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=error_stream,
-                    pass_fds=(theirs.fileno(),),
-                    env=environment,
-                    # Ctrl-C at the terminal is for the process that started it
-                    start_new_session=True,
-                )
-            server = _SERVERS[key] = _Server(process, requests, error_stream)
-    return server
-
-
-@atexit.register
-def end_servers() -> None:
-    """Ends the servers of this process, as at the end of a command; the next child starts another."""
-    while _SERVERS:
-        _SERVERS.popitem()[1].end()

@@ -30,6 +30,7 @@ import numpy as np
 import psutil
 
 from .child import NUMBER, Start, decode_line
+from .servers import note_environment
 
 WATCH = "attnbench.bench.run.global_state"
 
@@ -143,6 +144,7 @@ def _work(channel: int) -> int:
     start: Start = decode_line(orders.readline(), Start)
     os.environ.clear()
     os.environ.update(start.environment)
+    note_environment()
     target = start.target
     if target.endswith(".py"):
         runpy.run_path(target, {"orders": orders, "channel": answers}, "__main__")

@@ -21,6 +21,7 @@ from ..gate.report import SETTINGS, CheckReport, check_variant, once_each
 from ..gate.variant import VariantFactory, VariantSource
 from ..process.ask import SERVICE, Reporter, Request, Silent, ask, ask_child, asking
 from ..process.child import Child
+from ..process.servers import start_server
 from ..process.side_by_side import side_by_side
 from .link import linked
 from .remote import factory_of
@@ -58,6 +59,9 @@ class CheckVariant(Request[CheckReport]):
 
     def answer(self, reporter: Reporter) -> CheckReport:
         """Raises SelectionError for a name, and PluginError for code that dies, hangs or replaces what examines it."""
+        if self.foreign:
+            # before anything else starts a thread
+            start_server()
         before = ProcessSettings.now()
         if self.threads:
             torch.set_num_threads(self.threads)

@@ -14,7 +14,7 @@ import torch
 from ...tasks.contract import DataPlace, Dataset, Recipe, Task
 from ...variants.contract import AttentionShape, Variant
 from ..core.cell import Cell, Job
-from ..core.errors import AttnbenchError, Unsupported, crash_text
+from ..core.errors import AttnbenchError, PluginError, Unsupported, crash_text
 from ..core.metrics import Metric
 from ..core.record import Machine, Measurement, Outcome, Provenance, Record, Started
 from ..core.registry import TASKS, VARIANTS
@@ -34,7 +34,10 @@ QUIET_SECONDS = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class WorkerContext:
-    """A job where it runs. `send` passes events to the parent process. `wrong`: why the gate fails what is measured."""
+    """A job where it runs. `send` passes events to the parent process. `wrong`: why the gate fails what is measured.
+
+    `apart`: of a foreign variant in each way of use, what its own process has shown; None where the gate holds.
+    """
 
     job: Job
     place: DataPlace
@@ -44,6 +47,7 @@ class WorkerContext:
     machine: Machine = field(init=False)
     device_name: str = field(init=False)
     wrong: dict[Spec, str] = field(default_factory=dict)
+    apart: dict[tuple[Spec, bool, bool], Exception | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.device = torch.device(self.job.device)
@@ -59,7 +63,21 @@ class WorkerContext:
         checked: Builder = partial(build_checked, batch=batch)
         if kept:
             checked = build_checked_cached(self.place.cache, self.verdicts_of, batch)
+        checked = partial(self._build_as_examined, checked)
         return partial(self._build_anyway, checked) if self.job.even_if_wrong else checked
+
+    def _build_as_examined(self, checked: Builder, spec: Spec) -> BuildVariant:
+        examine = checked(spec)
+
+        def build(shape: AttentionShape) -> Variant:
+            use = spec.at(shape.layer), shape.causal, shape.cross
+            if use not in self.apart:
+                return examine(shape)
+            if failure := self.apart[use]:
+                raise failure
+            return built(spec, shape)
+
+        return build
 
     def _build_anyway(self, checked: Builder, spec: Spec) -> BuildVariant:
         def build(shape: AttentionShape) -> Variant:
@@ -176,6 +194,8 @@ class RecordBuilder:
             return self.record(Outcome.INCORRECT, str(error))
         if isinstance(error, Unsupported):
             return self.record(Outcome.UNSUPPORTED, str(error))
+        if isinstance(error, PluginError):
+            return self.record(Outcome(error.outcome), error.reason)
         # Missing data or a full disk are no property of the variant, and must not be stored as its outcome.
         if isinstance(error, AttnbenchError):
             raise error

@@ -1,40 +1,49 @@
-"""The gate of a run's variants before its jobs, each variant in a process of its own, where a GPU is there.
+"""The gate before what is measured, each variant in a process of its own.
 
-On a GPU a gate is mostly waiting: for compilers, of which each uses one core, and for cuDNN, which plans every new
-shape anew in every process. In turn eight variants took over two minutes on an H100 with 16 cores. Here they take as
-long as the slowest. A dry pass notes all kernels that a gate will ask for, so that they are compiled side by side
-first. What passes is kept, and no job examines it again; what fails, hangs or runs out of memory is examined by its job
-as ever, which has the words for its Record.
+Of our own variants where a GPU is there: before the jobs of a run, at once. On a GPU a gate is mostly waiting: for
+compilers, of which each uses one core, and for cuDNN, which plans every new shape anew in every process. In turn eight
+variants took over two minutes on an H100 with 16 cores. Here they take as long as the slowest. A dry pass notes all
+kernels that a gate will ask for, so that they are compiled side by side first. What passes is kept, and no job examines
+it again; what fails, hangs or runs out of memory is examined by its job as ever, which has the words for its Record.
+
+Of foreign variants in every job: their code lies in a child, and what it returns is compared here, before this process
+imports any of it. So no code is examined where it runs.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from ...tasks.contract import Recipe, Task
 from ...tasks.data.data import place
 from ...tasks.sweep_point import Point
-from ...variants.contract import AttentionShape
+from ...variants.contract import AttentionShape, Variant
 from ...variants.kernels import gpu
-from ..core.cell import Cell
+from ..core.cell import REFERENCE, Cell
 from ..core.errors import AttnbenchError
-from ..core.registry import TASKS
+from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
-from ..gate.build import build_checked_cached, has_passed
+from ..gate.build import Incorrect, build_checked_cached, built, has_passed, words
 from ..gate.case import BASE_LENGTH
-from ..gate.suite import run_short
+from ..gate.suite import quick_gate, run_short
 from ..gate.variant import VariantFactory
 from ..measure.machine import describe
-from ..models.blocks import attention_shape
 from ..process.child import ChannelError, Child, encode_order
+from ..process.servers import end_servers
 from ..process.side_by_side import side_by_side
+from ..train.objectives.registry import objective_for
+from .context import WorkerContext
 from .events import OnEvent, Warned
 from .executors.run_job import WORKER
+from .link import linked
+from .remote import factory_of
+from .remote_child import OpenVariant, ProcessSettings
 from .workloads.sweep_point import shape_of
 
 MOST_PROCESSES = 12
@@ -62,7 +71,7 @@ def gate_first(cells: Sequence[Cell], device: str, data_dir: Path | None, offlin
     """
     of_variant: dict[Spec, list[Cell]] = {}
     for cell in cells:
-        if cell.lane != "baseline":
+        if cell.lane != "baseline" and VARIANTS.is_own(cell.variant.name):
             of_variant.setdefault(cell.variant, []).append(cell)
     if not of_variant:
         return 0
@@ -96,7 +105,9 @@ def examine_here(order: GateOrder) -> None:
     for cell in order.cells:
         # one that raises costs the others nothing
         with suppress(Exception):
-            shape, batch = examined(cell, device)
+            task = TASKS.build(cell.task)
+            recipe = task.recipe(cell.preset)
+            shape, batch = shapes_of(task, recipe, device)[0], recipe.batch
             if has_passed(cache, machine, batch, cell.variant, shape):
                 continue
             # lengths share their kernels
@@ -107,13 +118,48 @@ def examine_here(order: GateOrder) -> None:
             build_checked_cached(cache, machine, batch)(cell.variant)(shape)
 
 
-def examined(cell: Cell, device: torch.device) -> tuple[AttentionShape, int]:
-    """The shape and the batch that the gate of this Cell examines; raises AttnbenchError for a preset of no task."""
-    task = TASKS.build(cell.task)
-    recipe = task.recipe(cell.preset)
+def examine_apart(context: WorkerContext, cells: Iterable[Cell], task: Task, recipe: Recipe) -> None:
+    """The gate of the foreign variants of a job, for `context.apart`; nothing that it has started is left.
+
+    A task of the same package is all of their code that may be in this process before.
+    """
+    foreign = [cell.variant for cell in cells if not VARIANTS.is_own(cell.variant.name)]
+    shapes = shapes_of(task, recipe, context.device) if foreign else []
+    uses = {(spec.at(shape.layer), shape.causal, shape.cross): shape for spec in foreign for shape in shapes}
+    for (spec, causal, cross), shape in uses.items():
+        if not VARIANTS.is_own(spec.name):
+            context.apart[spec, causal, cross] = _refused(spec, shape, recipe.batch)
+    if foreign:
+        end_servers()
+
+
+def _refused(spec: Spec, shape: AttentionShape, batch: int) -> Exception | None:
+    """Why the gate refuses the variant, or what its process has done instead of answering; None for neither."""
+    before = ProcessSettings.now()
+    try:
+        with linked(VARIANTS, spec.name, OpenVariant(variant=spec)) as link:
+            failure = quick_gate(factory_of(link), shape, batch=batch)
+    except Exception as error:
+        return error
+    finally:
+        # what the code changes there is changed here too
+        before.apply()
+    return Incorrect(words(failure)) if failure else None
+
+
+def shapes_of(task: Task, recipe: Recipe, device: torch.device) -> list[AttentionShape]:
+    """What the layers of a Cell are built for, in their order."""
     if isinstance(recipe, Point) and recipe.level != "model":
-        return shape_of(recipe, device), recipe.batch
-    return attention_shape(task.problem(), recipe, 0, str(device)), recipe.batch
+        return [shape_of(recipe, device)]
+    shapes: list[AttentionShape] = []
+
+    def noted(shape: AttentionShape) -> Variant:
+        shapes.append(shape)
+        return built(Spec(REFERENCE), shape)
+
+    with torch.random.fork_rng(devices=[]):
+        objective_for(task.problem(), recipe).model(noted, 0, str(device))
+    return shapes
 
 
 def has_kernels(variant: Spec) -> bool:

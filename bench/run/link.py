@@ -234,7 +234,7 @@ def linked(registry: Registry, name: str, opening: Request[Any], patience: float
             yield link
             # code that replaces what examines it has no verdict
             if changes := link.changes():
-                raise PluginError(registry.plugin(name), changes)
+                raise PluginError(registry.plugin(name), changes, "incorrect")
     except _Lost as lost:
         raise lost.error from None
     except AttnbenchError:

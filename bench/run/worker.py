@@ -13,10 +13,11 @@ from ...tasks.data.data import place
 from ..core.cell import Job
 from ..core.errors import AttnbenchError, SelectionError, StoreError
 from ..core.record import Record
-from ..core.registry import import_foreign_plugins_here
+from ..core.registry import VARIANTS, import_foreign_plugins_here
 from ..measure.machine import describe, device_name
 from ..plan.fingerprint import variant_hash
-from ..process.child import decode_order, end_servers
+from ..process.child import decode_order
+from ..process.servers import end_servers, start_server
 from ..store.store import Store
 from .context import WorkerContext
 from .events import CellFinished, CellStarted, Event, Failed, JobStarted, OnEvent, Warned, encode
@@ -59,6 +60,9 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     if deterministic:
         # cuBLAS reads it when it is loaded; with workspaces of its own choice the sums of a product change their order
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if any(cell.lane != "baseline" and not VARIANTS.is_own(cell.variant.name) for cell in job.cells):
+        # of the children that hold their code, before anything else here starts a thread
+        start_server()
     # filling every new tensor is no part of determinism for code that reads no uninitialised memory, and costs time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cuda":

@@ -16,10 +16,11 @@ from ...core.errors import AttnbenchError, Unsupported
 from ...core.record import Measurement, Outcome, Record
 from ...core.registry import TASKS
 from ...core.spec import Spec
-from ...gate.build import build_checked_cached, build_unchecked
+from ...gate.build import build_unchecked
 from ...measure.max_length import Verdict, search_max_length
 from ...measure.memory import memory_limit
-from ...process.child import ChannelError, Child, encode_order, end_servers
+from ...process.child import ChannelError, Child, encode_order
+from ...process.servers import end_servers
 from ..context import RecordBuilder, WorkerContext, is_out_of_memory, tells_of_memory
 from ..events import CellStarted, LengthTried, decode
 from ..executors.run_job import GOODBYE_SECONDS, WORKER, classify_exit, oom_kills
@@ -37,7 +38,7 @@ def longest_lengths(
     context: WorkerContext, builders: dict[Cell, RecordBuilder], task: TimedTask, point: Point
 ) -> Iterator[Record]:
     """One Record a cell: the longest length that runs in `point.memory_bytes`, or an outcome where none does."""
-    build = build_checked_cached(context.place.cache, context.verdicts_of, point.batch)
+    build = context.builder(point.batch, cached=True)
     for cell, builder in builders.items():
         context.send(CellStarted(cell.key))
         search = LengthSearch(context=context, cell=cell, point=point)

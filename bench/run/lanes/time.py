@@ -25,6 +25,7 @@ from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave, s
 from ...train.objectives.registry import objective_for
 from ..context import RecordBuilder, WorkerContext, implementation_of, is_lost, is_out_of_memory
 from ..events import CellStarted, Restarted, RoundsEnded, SampleBegun, SampleEnded
+from ..gate_first import examine_apart
 from ..global_state import StateWatch
 from ..spot_check import CONFIRMED, SpotCheck
 from ..workloads.sweep_point import SweepWorkloads
@@ -66,6 +67,7 @@ def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
         for builder in builders.values():
             yield builder.failure(Incorrect(f"the task: {changes}"))
         return
+    examine_apart(context, cells, task, recipe)
     if isinstance(task, TimedTask) and isinstance(recipe, Point) and recipe.memory_bytes:
         yield from longest_lengths(context, builders, task, recipe)
         return

@@ -27,6 +27,7 @@ from ...train.objectives.registry import objective_for
 from ...train.trainer import Trainer, is_settled, steps_until
 from ..context import RecordBuilder, WorkerContext, decode_state, implementation_of, own_projections
 from ..events import Event, Stage, TrainingProgress, Warned
+from ..gate_first import examine_apart
 from ..global_state import StateWatch
 from ..spot_check import SpotCheck
 
@@ -56,6 +57,7 @@ def _train(builder: RecordBuilder) -> None:
     context, cell = builder.context, builder.cell
     watch = StateWatch(speeds=False)
     task, recipe, dataset = builder.load()
+    examine_apart(context, [cell], task, recipe)
     if recipe.learning_rates:
         # the Record keeps the preset as its setting, which all variants share, and the rate as a measurement
         recipe = replace(recipe, learning_rate=context.job.rates[cell.key], learning_rates=())

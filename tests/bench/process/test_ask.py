@@ -14,7 +14,8 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.facts import resolve
 from attnbench.bench.process import ask as asked
 from attnbench.bench.process.ask import SERVICE, ask, asking
-from attnbench.bench.process.child import Child, end_servers
+from attnbench.bench.process.child import Child
+from attnbench.bench.process.servers import end_servers
 from attnbench.bench.run.questions import TryBuild
 from attnbench.variants.contract import AttentionShape
 

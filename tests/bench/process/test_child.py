@@ -24,8 +24,8 @@ from attnbench.bench.process.child import (
     decode_order,
     encode_line,
     encode_order,
-    end_servers,
 )
+from attnbench.bench.process.servers import end_servers
 from attnbench.bench.run.check import CheckVariant
 
 LEAVE_A_PROCESS = """

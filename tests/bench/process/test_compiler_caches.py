@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from implementations import NO_TRITON
 
-from attnbench.bench.process import child as children
+from attnbench.bench.process import servers
 from attnbench.bench.process.child import Child
 
 NAMES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
@@ -20,7 +20,7 @@ SAY = f"import json, os\nchannel.write(json.dumps([os.environ.get(name) for name
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    children._compiler_caches.cache_clear()
+    servers._compiler_caches.cache_clear()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
@@ -55,7 +55,7 @@ def test_a_cache_that_others_could_have_filled_is_not_used(
 ) -> None:
     tmp_path.chmod(0o755)
     # others can reach what lies above as well: pytest's own folder is private
-    monkeypatch.setattr(children, "is_trusted", lambda path: not path.resolve().stat().st_mode & 0o002)
+    monkeypatch.setattr(servers, "is_trusted", lambda path: not path.resolve().stat().st_mode & 0o002)
     shared, named = tmp_path / "shared", tmp_path / "named"
     shared.mkdir()
     shared.chmod(0o777)
@@ -78,7 +78,7 @@ def test_a_kernel_with_an_empty_file_is_off_its_list_and_nothing_else_is_touched
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    children._forget_damaged(tmp_path)
+    servers._forget_damaged(tmp_path)
     left = {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()}
     assert files.keys() - left == {"damaged/__grp__a.json", "launcher/b.so"}
 
@@ -105,6 +105,6 @@ print(len(compiled))
     lists, kernels = sorted(tmp_path.glob("*/__grp__*.json")), sorted(tmp_path.glob("*/*.cubin"))
     assert len(lists) == len(kernels) == 2
     kernels[0].write_bytes(b"")
-    children._forget_damaged(tmp_path)
+    servers._forget_damaged(tmp_path)
     assert [each.exists() for each in lists] == [each.parent != kernels[0].parent for each in lists]
     assert compiled() == "2" and kernels[0].stat().st_size

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from attnbench.bench.core.cell import Cell, Job
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.measure.machine import describe
 from attnbench.bench.plan.fingerprint import digest_of_cell
+from attnbench.bench.process import child as children
 from attnbench.bench.process.child import Child, encode_order
 from attnbench.bench.run.events import CellFinished, decode
 from attnbench.bench.run.executors.run_job import Waiting, environment_of, run_job, wait_for
@@ -110,10 +113,26 @@ def test_a_server_that_cannot_import_says_why(tmp_path: Path) -> None:
     assert "no torch for this machine" in child.death
 
 
+def test_a_child_that_its_server_has_not_forked_yet_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "_ENDING_SECONDS", 60.0)
+    # variables of its own, so that another server starts, which is stopped as long as it imports
+    child = Child(str(tmp_path / "none.py"), {"OWN_SERVER": "1"})
+    server = child._server.process
+    server.send_signal(signal.SIGSTOP)
+    ending = threading.Thread(target=child.end, daemon=True)
+    ending.start()
+    ending.join(20.0)
+    server.send_signal(signal.SIGCONT)
+    assert not ending.is_alive()
+
+
 def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     program = f"""
 import time
-from attnbench.bench.process.child import Child, _SERVERS
+from attnbench.bench.process.child import Child
+from attnbench.bench.process.servers import _SERVERS
 child = Child({str(tmp_path / "none.py")!r})
 print(*(server.process.pid for server in _SERVERS.values()), flush=True)
 time.sleep(1000)

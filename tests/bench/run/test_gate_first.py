@@ -13,6 +13,7 @@ import torch
 from fake_cuda import FakeCuda, Redirected, install
 
 from attnbench.bench.core.cell import Cell, Job
+from attnbench.bench.core.registry import TASKS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import build, suite
 from attnbench.bench.gate.build import build_checked_cached
@@ -22,7 +23,7 @@ from attnbench.bench.process.child import decode_order, encode_order
 from attnbench.bench.run import gate_first as module
 from attnbench.bench.run import worker
 from attnbench.bench.run.events import Event, Warned
-from attnbench.bench.run.gate_first import GateOrder, examined, gate_first, has_kernels
+from attnbench.bench.run.gate_first import GateOrder, gate_first, has_kernels, shapes_of
 from attnbench.tasks.data.data import place
 from attnbench.variants import AttentionShape
 
@@ -107,9 +108,12 @@ def test_a_verdict_made_ahead_is_that_which_the_job_would_have_kept(asked: list[
     assert asked == []
     cache, machine = place(None, True, print).cache, describe(torch.device("cpu")).id
     for name in ("nystrom", "linear"):
-        shape, batch = examined(cell(name), torch.device("cpu"))
+        task = TASKS.build(cell(name).task)
+        recipe = task.recipe(Spec("quick"))
         with contextlib.suppress(build.Incorrect):
-            build_checked_cached(cache, machine, batch)(Spec(name))(shape)
+            build_checked_cached(cache, machine, recipe.batch)(Spec(name))(
+                *shapes_of(task, recipe, torch.device("cpu"))
+            )
     # what failed is examined again, where its words are wanted
     assert asked == ["linear short 256"]
 
