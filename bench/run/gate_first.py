@@ -118,19 +118,17 @@ def examine_here(order: GateOrder) -> None:
             build_checked_cached(cache, machine, batch)(cell.variant)(shape)
 
 
-def examine_apart(context: WorkerContext, cells: Iterable[Cell], task: Task, recipe: Recipe) -> None:
-    """The gate of the foreign variants of a job, for `context.apart`; nothing that it has started is left.
+def examine_apart(context: WorkerContext, foreign: Iterable[Cell], task: Task, recipe: Recipe) -> None:
+    """The gate of the foreign Cells of a job, for `context.apart`; nothing that it has started is left.
 
     A task of the same package is all of their code that may be in this process before.
     """
-    foreign = [cell.variant for cell in cells if not VARIANTS.is_own(cell.variant.name)]
-    shapes = shapes_of(task, recipe, context.device) if foreign else []
-    uses = {(spec.at(shape.layer), shape.causal, shape.cross): shape for spec in foreign for shape in shapes}
+    shapes = shapes_of(task, recipe, context.device)
+    uses = {(cell.variant.at(x.layer), x.causal, x.cross): x for cell in foreign for x in shapes}
     for (spec, causal, cross), shape in uses.items():
         if not VARIANTS.is_own(spec.name):
             context.apart[spec, causal, cross] = _refused(spec, shape, recipe.batch)
-    if foreign:
-        end_servers()
+    end_servers()
 
 
 def _refused(spec: Spec, shape: AttentionShape, batch: int) -> Exception | None:

@@ -67,7 +67,8 @@ def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
         for builder in builders.values():
             yield builder.failure(Incorrect(f"the task: {changes}"))
         return
-    examine_apart(context, cells, task, recipe)
+    if foreign := [cell for cell in cells if not VARIANTS.is_own(cell.variant.name)]:
+        examine_apart(context, foreign, task, recipe)
     if isinstance(task, TimedTask) and isinstance(recipe, Point) and recipe.memory_bytes:
         yield from longest_lengths(context, builders, task, recipe)
         return

@@ -17,6 +17,7 @@ from ....tasks.contract import Subset
 from ...core.cell import Cell
 from ...core.order import evenly_spaced
 from ...core.record import Measurement, Outcome, Record
+from ...core.registry import VARIANTS
 from ...gate.build import Incorrect
 from ...measure.attention.recorder import attention_maps
 from ...measure.attention.statistics import measure_attention
@@ -57,7 +58,8 @@ def _train(builder: RecordBuilder) -> None:
     context, cell = builder.context, builder.cell
     watch = StateWatch(speeds=False)
     task, recipe, dataset = builder.load()
-    examine_apart(context, [cell], task, recipe)
+    if not VARIANTS.is_own(cell.variant.name):
+        examine_apart(context, [cell], task, recipe)
     if recipe.learning_rates:
         # the Record keeps the preset as its setting, which all variants share, and the rate as a measurement
         recipe = replace(recipe, learning_rate=context.job.rates[cell.key], learning_rates=())
