@@ -520,7 +520,7 @@
       line.append(label);
       for (const at of shown) {
         const cell = cells[at] ?? { text: "not run", verdict: "empty", hint: `${name} has no Record on ${columns[at].title}` };
-        const mark = { better: " ▲", worse: " ▼" }[cell.verdict] ?? "";
+        const mark = { better: "\u00a0▲", worse: "\u00a0▼" }[cell.verdict] ?? "";
         line.append(make("td", cell.text + mark, { className: cell.verdict, title: cell.hint }));
       }
       body.append(line);

@@ -107,7 +107,7 @@ def test_the_page_opens_with_the_overview_and_each_board_is_one_link_away(page: 
     assert rows[1].endswith("2026-01-01\nstale: older version")
     answer = page.locator("#answer-table tbody tr")
     assert answer.all_inner_texts() == [
-        "softmax\t80.0\t70.0\t1×", f"{HOSTILE}\t96.0 ▲\tnot run\tnot run", "linear\tnot run\t50.0\tnot run",
+        "softmax\t80.0\t70.0\t1×", f"{HOSTILE}\t96.0\u00a0▲\tnot run\tnot run", "linear\tnot run\t50.0\tnot run",
     ]  # fmt: skip
     assert page.locator("#answer-table td.better").get_attribute("title") == "entmax15: 96"
     assert page.locator("#answer-table td.empty").last.get_attribute("title") == "linear has no Record on step"
@@ -134,7 +134,7 @@ def test_a_phone_shows_one_task_and_its_cost_and_no_empty_row(browser: object, f
     open_at(opened, file, "")
     answer = opened.locator("#answer-table tbody tr")
     # the task that tells most from softmax, then the one that is asked for
-    assert answer.all_inner_texts() == ["softmax\t80.0\t1×", f"{HOSTILE}\t96.0 ▲\tnot run"]
+    assert answer.all_inner_texts() == ["softmax\t80.0\t1×", f"{HOSTILE}\t96.0\u00a0▲\tnot run"]
     opened.select_option("#ability", label="recall")
     assert answer.all_inner_texts() == ["softmax\t70.0\t1×", "linear\t50.0\tnot run"]
     assert opened.evaluate("document.documentElement.scrollWidth") <= 390
