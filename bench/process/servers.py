@@ -97,7 +97,7 @@ def _forget_damaged(cache: Path) -> None:
                     stale.unlink()
 
 
-_READ_AT_USE = ("ATTNBENCH_", "PYTEST_")
+_READ_AT_USE = ("ATTNBENCH_", "PYTEST_", "CUBLAS_")
 """Beginnings of variables that nothing reads when it is imported."""
 
 _SERVERS: dict[frozenset[tuple[str, str]], _Server] = {}

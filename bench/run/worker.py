@@ -40,6 +40,10 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     if isinstance(job, GateOrder):
         examine_here(job)
         return 0
+    cells = job.cells if isinstance(job, Job) and job.lane != "baseline" else ()
+    if not all(VARIANTS.is_own(cell.variant.name) for cell in cells):
+        # of the children that hold their code, before anything here starts a thread
+        start_server()
     device = torch.device(job.device)
     torch.set_num_threads(job.threads or len(os.sched_getaffinity(0)))
     # read from the environment once, at its first use: now, before a plugin can change that
@@ -60,9 +64,6 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     if deterministic:
         # cuBLAS reads it when it is loaded; with workspaces of its own choice the sums of a product change their order
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    if any(cell.lane != "baseline" and not VARIANTS.is_own(cell.variant.name) for cell in job.cells):
-        # of the children that hold their code, before anything else here starts a thread
-        start_server()
     # filling every new tensor is no part of determinism for code that reads no uninitialised memory, and costs time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type == "cuda":

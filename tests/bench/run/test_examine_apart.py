@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,27 @@ def test_all_ways_in_which_a_model_uses_a_variant_are_examined() -> None:
     task = TASKS.build(Spec("multi30k-en-de"))
     shapes = shapes_of(task, task.recipe(Spec("smoke")), torch.device("cpu"))
     assert {(each.causal, each.cross) for each in shapes} == {(False, False), (True, False), (False, True)}
+
+
+def test_the_child_that_holds_the_code_imports_torch_with_its_worker(tmp_path: Path) -> None:
+    """A server's command line names the process that started it; a fork has that of what it was forked from."""
+    said = tmp_path / "said"
+    (tmp_path / "tells.py").write_text(
+        f"""
+import psutil
+from attnbench.variants.contract import ScoredVariant
+
+class Tells(ScoredVariant):
+    pass
+
+with open({str(said)!r}, "a") as file:
+    file.write(psutil.Process().parent().parent().cmdline()[-1] + " ")
+""",
+        encoding="utf-8",
+    )
+    attnbench.run(
+        f"{tmp_path}/tells.py:Tells", "recall", preset="smoke", seeds=1, lanes="train", results=tmp_path / "r"
+    )
+    started_by = said.read_text(encoding="utf-8").split()
+    # at the least of a question, of the gate and of the training
+    assert len(started_by) >= 3 and set(started_by) == {str(os.getpid())}
