@@ -19,6 +19,9 @@ __all__ = ["main"]
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+AGAIN_SECONDS = 0.05
+"""The time after which a signal comes again that met a moment at which nothing may be raised."""
+
 
 class Interrupted(BaseException):
     """A signal has ended the command. No KeyboardInterrupt: libraries of command lines swallow that."""
@@ -49,18 +52,23 @@ def signals_raise() -> Iterator[None]:
     handled = [number for number in ENDING if before[number] is not signal.SIG_IGN]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        if _imports_torch(frame):
+            come_again(number)
+            return
         for each in handled:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
+    def come_again(number: int) -> None:
+        signal.signal(signal.SIGALRM, lambda _, frame: interrupt(number, frame))
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+
     def raise_again(unraisable: sys.UnraisableHookArgs) -> None:
-        """What is raised while an object is finalised ends nothing: it comes once more, when that is over."""
-        end = unraisable.exc_value
-        if not isinstance(end, Interrupted):
+        """What is raised while an object is finalised ends nothing."""
+        if isinstance(unraisable.exc_value, Interrupted):
+            come_again(unraisable.exc_value.number)
+        else:
             hook(unraisable)
-            return
-        signal.signal(signal.SIGALRM, lambda *_: interrupt(end.number, None))
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     for number in handled:
         signal.signal(number, interrupt)
@@ -71,6 +79,15 @@ def signals_raise() -> Iterator[None]:
         sys.unraisablehook = hook
         for number in handled:
             signal.signal(number, before[number])
+
+
+def _imports_torch(frame: FrameType | None) -> bool:
+    """True while torch is imported: C++ aborts the process there, or drops what is raised below it."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and str(frame.f_globals.get("__name__")).split(".")[0] == "torch":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def main() -> int:

@@ -106,3 +106,14 @@ def test_an_interrupt_that_meets_the_end_of_an_object_ends_the_command_all_the_s
         # nobody hears of what is raised while an object is finalised
         time.sleep(60.0)
     assert found.value.exit_code == 130
+
+
+def test_an_interrupt_waits_for_the_import_of_torch() -> None:
+    """Torch's C++ code aborts the process for an exception there, about once in sixty interrupts of an import."""
+    done: list[int] = []
+    code = compile("signal.raise_signal(signal.SIGINT)\ndone.append(1)", "<module>", "exec")
+    with pytest.raises(Interrupted), signals_raise():
+        exec(code, {"__name__": "torch.autograd", "signal": signal, "done": done})
+        done.append(2)
+        time.sleep(60.0)
+    assert done == [1, 2]
