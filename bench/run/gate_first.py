@@ -39,7 +39,7 @@ from ..process.servers import end_servers
 from ..process.side_by_side import side_by_side
 from ..train.objectives.registry import objective_for
 from .context import WorkerContext
-from .events import OnEvent, Warned
+from .events import CellStarted, OnEvent, Warned
 from .executors.run_job import WORKER
 from .link import linked
 from .remote import factory_of
@@ -124,10 +124,14 @@ def examine_apart(context: WorkerContext, foreign: Iterable[Cell], task: Task, r
     A task of the same package is all of their code that may be in this process before.
     """
     shapes = shapes_of(task, recipe, context.device)
-    uses = {(cell.variant.at(x.layer), x.causal, x.cross): x for cell in foreign for x in shapes}
-    for (spec, causal, cross), shape in uses.items():
-        if not VARIANTS.is_own(spec.name):
-            context.apart[spec, causal, cross] = _refused(spec, shape, recipe.batch)
+    for cell in foreign:
+        # the parent blames it for a time limit
+        context.send(CellStarted(cell.key))
+        for shape in shapes:
+            spec = cell.variant.at(shape.layer)
+            use = spec, shape.causal, shape.cross
+            if use not in context.apart and not VARIANTS.is_own(spec.name):
+                context.apart[use] = _refused(spec, shape, recipe.batch)
     end_servers()
 
 

@@ -15,7 +15,7 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.run.gate_first import shapes_of
 
 LAYER = """
-import os
+import os, time
 from attnbench.bench.gate import build, case
 from attnbench.variants.contract import ScoredVariant
 
@@ -48,6 +48,10 @@ class Replaces(ScoredVariant):
         super().__init__(shape)
         case.Case.forward = lambda *given, **more: None
 
+class Hangs(ScoredVariant):
+    def forward(self, query, key, value, mask):
+        time.sleep(1000)
+
 class Ends(ScoredVariant):
     def forward(self, query, key, value, mask):
         os._exit(7)
@@ -75,6 +79,11 @@ def test_each_outcome_in_a_timing_is_of_its_own_code(tmp_path: Path) -> None:
         "Ends": Outcome.CRASHED,
     }  # fmt: skip
     assert "Case.forward" in found["Replaces"].reason and "exit code 7" in found["Ends"].reason
+
+
+def test_a_time_limit_is_of_the_code_that_hangs(tmp_path: Path) -> None:
+    found = measured(tmp_path, "Hangs", "sweep[length=32,heads=1]", timeout=12.0)
+    assert found["Hangs"].outcome is Outcome.TIMEOUT and found["softmax"].outcome is Outcome.OK
 
 
 def test_what_is_incorrect_is_measured_all_the_same_where_that_is_asked(tmp_path: Path) -> None:
