@@ -175,10 +175,11 @@ class ForeignLayer(Layer):
         return self.calls.cache.step(self.module, "layer", (x,), state)
 
     def state_bytes(self, shape: AttentionShape) -> int | None:
-        """Bytes held after up to 64 positions; beyond these, as many more for each as for the last ones."""
+        """Bytes held after up to 1,024 positions; beyond these, as many more for each as for the last ones."""
         if not self.decodes:
             return None
-        some = min(shape.max_length, 64)
+        # more than most windows, whose cache holds no more behind them
+        some = min(shape.max_length, 1024)
         few, many = (self._held(n) for n in (some - some // 2, some))
         return many + (many - few) * (shape.max_length - some) // max(1, some // 2)
 

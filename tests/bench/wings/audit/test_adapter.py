@@ -390,6 +390,31 @@ def test_a_cache_of_others_decodes_as_one_pass(made: type[Cached]) -> None:
     assert lengths == [4 * 16 * values * (1 if made is Recurrent else n) for n in (20, 64, 200)]
 
 
+class Recent(nn.Module):
+    """Keeps the keys of a window of 100 tokens and no more."""
+
+    causal = True
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(dim, 2 * dim)
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        new = self.project(x)
+        held = new if cache is None else torch.cat([cache, new], 1)
+        key, value = held.chunk(2, -1)
+        back = torch.arange(held.shape[1])[-x.shape[1] :, None] - torch.arange(held.shape[1])
+        scores = (x @ key.mT).masked_fill((back < 0) | (back >= 100), -torch.inf)
+        return scores.softmax(-1) @ value, held[:, -99:].clone()
+
+
+def test_the_cache_of_a_window_grows_no_more_behind_it() -> None:
+    variant = as_variant(Recent, "mine")(SHAPE)
+    assert variant.decodes
+    held = [variant.state_bytes(replace(SHAPE, max_length=n)) for n in (50, 512, 4096)]
+    assert held == [4 * 32 * n for n in (50, 99, 99)]
+
+
 def test_a_cache_that_differs_from_one_pass_is_not_used() -> None:
     for made in (Legacy, Recurrent):
         variant = as_variant(made, "mine")(SHAPE, forgets=True)
