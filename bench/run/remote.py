@@ -41,7 +41,7 @@ def factory_of(link: Link, opened: Opened | None = None) -> VariantFactory:
     return VariantFactory(
         make, opened.implementations, opened.forced,
         twin=lambda name: factory_of(link, there.open_other(away, name)),
-        traced=lambda variant: _instance(link, variant.shape, there.trace(variant.away)),
+        traced=lambda variant: _instance(link, variant.shape, there.trace(variant.away, variant._values)),
         held=lambda state: sum(there.sizes(state)),
         seconds=link.child.processor_seconds,
     )  # fmt: skip

@@ -255,7 +255,8 @@ def copy(variant: Any, state: list[Tensor]) -> Made:
 
 
 @at_the_code
-def trace(variant: Any) -> Made:
+def trace(variant: Any, state: list[Tensor]) -> Made:
+    _load(variant, state)
     torch._dynamo.reset()
     return _described(torch.compile(variant, backend="eager", dynamic=False))
 

@@ -70,8 +70,8 @@ def file_of(folder: Path, after: str) -> str:
     return f"{path}:Mine"
 
 
-def causal(factory: VariantFactory) -> Result:
-    return next(each for each in PROPERTIES if each.name == "causal").examine(Case(factory, SHAPE))
+def examined(factory: VariantFactory, name: str) -> Result:
+    return next(each for each in PROPERTIES if each.name == name).examine(Case(factory, SHAPE))
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,27 @@ def test_a_variant_in_a_child_has_the_verdicts_that_it_has_here(name: str) -> No
     assert sizes and all(a == pytest.approx(b, rel=0.5, abs=1e-4, nan_ok=True) for a, b in sizes)
 
 
+def test_what_is_compiled_has_the_parameters_that_were_drawn(tmp_path: Path) -> None:
+    """Such as the bias of a LayerNorm, which begins at zero."""
+    place = file_of(tmp_path, """
+class Mine(ScoredVariant):
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.norm = torch.nn.LayerNorm(shape.head_dim)
+
+    def forward(self, query, key, value, mask):
+        return super().forward(query, key, self.norm(value), mask)
+""")  # fmt: skip
+    with linked(VARIANTS, place, OpenVariant(variant=Spec(place))) as link:
+        found = examined(factory_of(link), "compiled")
+    assert found.held is True, found
+
+
 @pytest.mark.parametrize("name", REPLACED)
 def test_a_leak_stays_red_whatever_its_file_replaces(name: str, tmp_path: Path) -> None:
     place = file_of(tmp_path, BLIND + REPLACED[name])
     with linked(VARIANTS, place, OpenVariant(variant=Spec(place))) as link:
-        found = causal(factory_of(link))
+        found = examined(factory_of(link), "causal")
     assert found.held is False and found.measured > 100 * found.allowed
 
 
@@ -104,7 +120,7 @@ def test_a_replaced_function_is_still_named(tmp_path: Path) -> None:
         pytest.raises(PluginError, match=r"changed what others in its process share: .*torch\.Tensor\.item"),
         linked(VARIANTS, place, OpenVariant(variant=Spec(place))) as link,
     ):
-        causal(factory_of(link))
+        examined(factory_of(link), "causal")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +137,7 @@ def test_an_answer_that_no_honest_child_gives_is_one_line(after: str, words: str
         pytest.raises(PluginError, match=words) as found,
         linked(VARIANTS, place, OpenVariant(variant=Spec(place))) as link,
     ):
-        causal(factory_of(link))
+        examined(factory_of(link), "causal")
     assert "\n" not in str(found.value)
 
 
