@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,57 @@ class SkipsBackward(Honest):
         self.calls += 1
         output = super().forward(query, key, value, mask)
         return output if self.calls < 5 else output.detach() + 0 * (query + key + value)
+
+
+class LeaksBesideHugeNumbers(Leaks):
+    """One entry of the output is so large that all others are less than a thousandth of the deviation."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        output = super().forward(query, key, value, mask).clone()
+        output[:, 0, 0, 0] = 3e6
+        return output
+
+
+class CopiesAnother(Leaks):
+    """Gives a right layer where it is copied."""
+
+    def __deepcopy__(self, memo: object) -> Honest:
+        return Honest(self.shape)
+
+
+class RefusesCopies(Leaks):
+    def __deepcopy__(self, memo: object) -> Honest:
+        raise TypeError("cannot be copied")
+
+
+class RaisesInCopies(Leaks):
+    """Knows itself by its place in memory."""
+
+    first = 0
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        self.first = self.first or id(self)
+        if self.first != id(self):
+            raise RuntimeError
+        return super().forward(query, key, value, mask)
+
+
+class KeepsWeights(Honest):
+    """Keeps a tensor with a graph, as layers do that show their weights later."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        output = super().forward(query, key, value, mask)
+        self.kept = {"weights": [output * 2]}
+        return output
+
+
+class HoldsLock(Honest):
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memo: object) -> HoldsLock:
+        return HoldsLock(self.shape)
 
 
 class Late(Tensor):
@@ -117,6 +169,19 @@ def test_a_leak_of_whole_batches_or_with_gradients_alone_is_found(foreign: Spec)
     assert "positions from" in watched(LeaksInBatches(SHAPE), foreign, calls=40).found
     assert "positions from" in watched(LeaksWithGradients(SHAPE), foreign, calls=40, backward=True).found
     assert watched(Honest(SHAPE), foreign, calls=40, backward=True).found == ""
+
+
+@pytest.mark.parametrize("kind", [LeaksBesideHugeNumbers, CopiesAnother, RefusesCopies, RaisesInCopies])
+def test_a_leak_is_found_however_it_hides(kind: type[ScoredVariant], foreign: Spec) -> None:
+    words = "a copy of it raises" if kind is RaisesInCopies else "positions from"
+    assert words in watched(kind(SHAPE), foreign, calls=40).found
+
+
+@pytest.mark.parametrize("kind", [KeepsWeights, HoldsLock])
+def test_what_torch_or_python_cannot_copy_is_copied_or_left_to_the_layer(
+    kind: type[ScoredVariant], foreign: Spec
+) -> None:
+    assert watched(kind(SHAPE), foreign, calls=20, backward=True).found == ""
 
 
 @pytest.mark.parametrize("training", [True, False])
