@@ -113,6 +113,9 @@ def _train(builder: RecordBuilder) -> None:
     # The test split is read once, after validation has chosen the step, and by nothing that makes a choice.
     test = objective.evaluate(model, dataset.test, context.device, builder.heartbeat)
     validation = objective.evaluate(model, dataset.validation, context.device, builder.heartbeat)
+    # once more, since what was scored counts
+    if wrong := watch.changes() or spot.hooks_elsewhere(model, model.variants):
+        raise Incorrect(wrong)
     builder.implementation = implementation_of(model.variants)
     whole, extra = model.parameter_counts()
     builder.measurements += [

@@ -15,7 +15,8 @@ from attnbench.bench.core.spec import Spec
 from attnbench.bench.run.gate_first import shapes_of
 
 LAYER = """
-import os, time
+import gc, os, time
+import torch
 from attnbench.bench.gate import build, case
 from attnbench.variants.contract import ScoredVariant
 
@@ -40,6 +41,16 @@ class Undoes(ScoredVariant):
 
     def forward(self, query, key, value, mask):
         return super().forward(query, key, value, mask) + value.mean(2, keepdim=True)
+
+class Hooks(ScoredVariant):
+    '''Lets the embedding of the model look ahead.'''
+
+    def forward(self, query, key, value, mask):
+        if self.training and len(query) > 2:
+            for each in gc.get_objects():
+                if type(each) is torch.nn.Embedding and not each._forward_hooks:
+                    each.register_forward_hook(lambda module, ids, output: output + output.roll(-1, 1))
+        return super().forward(query, key, value, mask)
 
 class Replaces(ScoredVariant):
     '''Replaces what examines it and leaves it so.'''
@@ -70,6 +81,12 @@ def test_code_that_undoes_its_change_before_each_look_is_found_in_a_training(tmp
     found = measured(tmp_path, "Undoes", "recall", lanes="train")
     assert found["softmax"].outcome is Outcome.OK
     assert found["Undoes"].outcome is Outcome.INCORRECT and "causal" in found["Undoes"].reason
+
+
+def test_code_that_takes_part_in_the_rest_of_the_model_is_found(tmp_path: Path) -> None:
+    found = measured(tmp_path, "Hooks Right", "recall", lanes="train")
+    assert found["Hooks"].outcome is Outcome.INCORRECT and "which is not its own" in found["Hooks"].reason
+    assert found["Right"].outcome is Outcome.OK
 
 
 def test_each_outcome_in_a_timing_is_of_its_own_code(tmp_path: Path) -> None:
