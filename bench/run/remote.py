@@ -38,10 +38,13 @@ def factory_of(link: Link, opened: Opened | None = None) -> VariantFactory:
     def make(shape: AttentionShape, **more: str) -> Variant:
         return _instance(link, shape, there.make(away, shape, more, ProcessSettings.now()))
 
+    def traced(variant: Remote) -> Remote:
+        return _instance(link, variant.shape, there.trace(variant.away, variant._values, ProcessSettings.now()))
+
     return VariantFactory(
         make, opened.implementations, opened.forced,
         twin=lambda name: factory_of(link, there.open_other(away, name)),
-        traced=lambda variant: _instance(link, variant.shape, there.trace(variant.away, variant._values)),
+        traced=traced,
         held=lambda state: sum(there.sizes(state)),
         seconds=link.child.processor_seconds,
     )  # fmt: skip
@@ -132,7 +135,7 @@ class Remote(Variant):
         self._run("after_step", [])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Remote:
-        return _instance(self.link, self.shape, there.copy(self.away, self._values))
+        return _instance(self.link, self.shape, there.copy(self.away, self._values, ProcessSettings.now()))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Remote:
         # such as `double()`: the code may convert itself in a way of its own, so it is done there

@@ -249,14 +249,17 @@ def make(factory: Any, shape: AttentionShape, more: dict[str, str], settings: Pr
 
 
 @at_the_code
-def copy(variant: Any, state: list[Tensor]) -> Made:
+def copy(variant: Any, state: list[Tensor], settings: ProcessSettings) -> Made:
     _load(variant, state)
+    # they are answered too, and an answer is made without gradients
+    settings.apply()
     return _described(deepcopy(variant))
 
 
 @at_the_code
-def trace(variant: Any, state: list[Tensor]) -> Made:
+def trace(variant: Any, state: list[Tensor], settings: ProcessSettings) -> Made:
     _load(variant, state)
+    settings.apply()
     torch._dynamo.reset()
     return _described(torch.compile(variant, backend="eager", dynamic=False))
 

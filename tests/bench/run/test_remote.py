@@ -7,6 +7,7 @@ from pathlib import Path
 
 import planted_faults
 import pytest
+import torch
 
 import attnbench
 from attnbench.bench.core.errors import PluginError
@@ -104,6 +105,8 @@ class Mine(ScoredVariant):
     with linked(VARIANTS, place, OpenVariant(variant=Spec(place))) as link:
         found = examined(factory_of(link), "compiled")
     assert found.held is True, found
+    # an answer of the child, which it makes without, does not switch them off here
+    assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize("name", REPLACED)
