@@ -40,7 +40,7 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     if isinstance(job, GateOrder):
         examine_here(job)
         return 0
-    cells = job.cells if isinstance(job, Job) and job.lane != "baseline" else ()
+    cells = [cell for cell in job.cells if cell.lane != "baseline"] if isinstance(job, Job) else []
     if not all(VARIANTS.is_own(cell.variant.name) for cell in cells):
         # of the children that hold their code, before anything here starts a thread
         start_server()
