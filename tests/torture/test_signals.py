@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,15 @@ def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
     assert command.ended(60.0).problem(0) is None
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """A process that was started in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_an_interrupt_that_meets_the_end_of_an_object_ends_the_command_all_the_same() -> None:
     class Ends:
         def __del__(self) -> None:
@@ -108,6 +118,7 @@ def test_an_interrupt_that_meets_the_end_of_an_object_ends_the_command_all_the_s
     assert found.value.exit_code == 130
 
 
+@pytest.mark.usefixtures("heard")
 def test_an_interrupt_waits_for_the_import_of_torch() -> None:
     """Torch's C++ code aborts the process for an exception there, about once in sixty interrupts of an import."""
     done: list[int] = []
