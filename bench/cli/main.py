@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-AGAIN_SECONDS = 0.05
+_AGAIN_SECONDS = 0.05
 """The time after which a signal comes again that met a moment at which nothing may be raised."""
 
 
@@ -61,7 +61,7 @@ def signals_raise() -> Iterator[None]:
 
     def come_again(number: int) -> None:
         signal.signal(signal.SIGALRM, lambda _, frame: interrupt(number, frame))
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
 
     def raise_again(unraisable: sys.UnraisableHookArgs) -> None:
         """What is raised while an object is finalised ends nothing."""
