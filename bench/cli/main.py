@@ -49,6 +49,7 @@ def signals_raise() -> Iterator[None]:
         yield
         return
     before, hook = {number: signal.getsignal(number) for number in ENDING}, sys.unraisablehook
+    alarm = signal.getsignal(signal.SIGALRM)
     handled = [number for number in ENDING if before[number] is not signal.SIG_IGN]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -77,6 +78,10 @@ def signals_raise() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = hook
+        if signal.getsignal(signal.SIGALRM) is not alarm:
+            # one that has not come yet would be raised behind the command
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, alarm)
         for number in handled:
             signal.signal(number, before[number])
 

@@ -128,3 +128,11 @@ def test_an_interrupt_waits_for_the_import_of_torch() -> None:
         done.append(2)
         time.sleep(60.0)
     assert done == [1, 2]
+
+
+@pytest.mark.usefixtures("heard")
+def test_an_interrupt_that_has_not_come_again_ends_with_the_command() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with signals_raise():
+        exec(compile("signal.raise_signal(signal.SIGINT)", "<module>", "exec"), {"__name__": "torch", "signal": signal})
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0) and signal.getsignal(signal.SIGALRM) is before
