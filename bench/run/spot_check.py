@@ -76,11 +76,13 @@ class SpotCheck:
 
     def hooks_elsewhere(self, model: nn.Module, variants: Iterable[Variant]) -> str:
         """The words for foreign code that has put itself into modules of the model that are none of its own."""
+        if not self.is_on:
+            return ""
         own = {part for each in variants for part in each.modules()}
         for name, module in model.named_modules():
-            hooks = [key for key, value in vars(module).items() if "_hooks" in key and value]
-            if self.is_on and module not in own and (hooks or "forward" in vars(module)):
-                return f"it takes part in {name or 'the model'}, which is not its own, by {(hooks or ['forward'])[0]}"
+            ways = [key for key, value in vars(module).items() if key == "forward" or ("_hooks" in key and value)]
+            if module not in own and ways:
+                return f"it takes part in {name or 'the model'}, which is not its own, by {ways[0]}"
         return ""
 
     def _look(self, variant: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
