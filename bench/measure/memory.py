@@ -1,8 +1,9 @@
-"""The exact peak of allocated bytes over one piece of work, and a limit to it."""
+"""The exact peak of allocated bytes over one piece of work, and a limit to it; what a decode state holds."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import os
 import resource
@@ -72,6 +73,26 @@ def held_bytes(*owners: torch.nn.Module | torch.optim.Optimizer) -> int:
 def storages(state: Any) -> dict[int, int]:
     """Bytes of every storage that a decode state holds, by address, so that views count once."""
     return dict(_each_storage(state))
+
+
+def reordered(state: Any, rows: torch.Tensor) -> Any:
+    """A state whose tensors have these rows of the old ones, wherever they are inside it."""
+    # of a tensor, or of what lies in another process
+    if hasattr(state, "index_select"):
+        return state.index_select(0, rows)
+    if isinstance(state, tuple):
+        return tuple(reordered(each, rows) for each in state)
+    if isinstance(state, list):
+        return [reordered(each, rows) for each in state]
+    if isinstance(state, dict):
+        return {name: reordered(each, rows) for name, each in state.items()}
+    if is_dataclass(state) and not isinstance(state, type):
+        other = copy.copy(state)
+        for field in fields(state):
+            # frozen ones too: the copy is ours
+            object.__setattr__(other, field.name, reordered(getattr(state, field.name), rows))
+        return other
+    return state
 
 
 def _each_storage(state: Any) -> Iterator[tuple[int, int]]:

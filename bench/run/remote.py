@@ -100,6 +100,9 @@ class Remote(Variant):
         given = [query, key, value, hidden, mask.valid, mask.bounds]
         found = self._run("forward", given, causal=mask.causal, lengths=mask.lengths)
         assert found is not None
+        # those of whoever looks at the weights here
+        for hook in self._forward_hooks.values():
+            hook(self, (query, key, value, mask, *(() if hidden is None else (hidden,))), found)
         return found
 
     def weights_with(
@@ -117,7 +120,7 @@ class Remote(Variant):
         self._mirror(given, outcome)
         self._settle(outcome.effects)
         assert outcome.output is not None
-        return outcome.output.to(value.device), None if outcome.kept is None else Away(self.link, outcome.kept)
+        return outcome.output.to(value.device), None if outcome.kept is None else _State(self.link, outcome.kept)
 
     def supports(self, shape: AttentionShape) -> str | None:
         return there.supports(self.away, shape)
@@ -189,8 +192,10 @@ class Remote(Variant):
         mode, device = _get_current_dispatch_mode(), torch.device(self.shape.device).type
         step = how["method"] == "step"
         versions = [x._version for x in self._tensors]
-        # steps have new tensors each time; what is expanded is small
-        placed = [(-1, False) if step or x is None or 0 in x.stride() else _place(self.link, x) for x in given]
+        # steps have new tensors each time; what is expanded is small; without gradients nobody counts changes
+        is_new = [step or x is None or 0 in x.stride() or x.is_inference() for x in given]
+        placed = [(-1, False) if new or x is None else _place(self.link, x)
+                  for x, new in zip(given, is_new, strict=True)]  # fmt: skip
         call = RemoteCall(
             training=self.training,
             places=tuple(place for place, _ in placed),
@@ -233,6 +238,14 @@ class Remote(Variant):
         if self.link.others not in (None, effects.others):
             random.seed(effects.others)
         self.link.others = effects.others
+
+
+class _State(Away):
+    """What decoding keeps there between two steps."""
+
+    def index_select(self, dim: int, rows: Tensor) -> _State:
+        """The state of these rows, as a search that goes on with some of its outputs asks for."""
+        return _State(self.link, there.chosen(self, rows))
 
 
 class RemoteScored(Remote, ScoredVariant):

@@ -20,7 +20,7 @@ from ..core.decode import Text
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
 from ..gate.variant import VariantFactory, Widened
-from ..measure.memory import storages
+from ..measure.memory import reordered, storages
 from ..process.ask import Reporter, Request
 from .global_state import note_functions
 from .link import DTYPES, WINDOW, Name, Size, at_the_code, keep, kept
@@ -289,6 +289,12 @@ def density(variant: Any, shape: AttentionShape) -> float:
 def state_bytes(variant: Any, shape: AttentionShape) -> int | None:
     found: int | None = variant.state_bytes(shape)
     return found
+
+
+@at_the_code
+def chosen(state: Any, rows: Tensor) -> int:
+    """The number of a state of these rows of another."""
+    return keep(reordered(state, rows))
 
 
 @at_the_code

@@ -21,12 +21,13 @@ from ..process.servers import end_servers, start_server
 from ..store.store import Store
 from .context import WorkerContext
 from .events import CellFinished, CellStarted, Event, Failed, JobStarted, OnEvent, Warned, encode
-from .executors.run_job import DescribeOrder
+from .executors.run_job import DescribeOrder, ScoreOrder
 from .gate_first import GateOrder, examine_here, gate_first
 from .lanes.baseline import baseline_cell
 from .lanes.max_length import MaxLengthOrder, tried_lengths
 from .lanes.time import time_cells
 from .lanes.train import train_cell
+from .score_apart import score_cell
 
 
 def main(orders: IO[bytes], channel: IO[bytes]) -> int:
@@ -40,6 +41,9 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     if isinstance(job, GateOrder):
         examine_here(job)
         return 0
+    scores = isinstance(job, ScoreOrder)
+    if isinstance(job, ScoreOrder):
+        job = job.job
     cells = [cell for cell in job.cells if cell.lane != "baseline"] if isinstance(job, Job) else []
     if not all(VARIANTS.is_own(cell.variant.name) for cell in cells):
         # of the children that hold their code, before anything here starts a thread
@@ -77,7 +81,7 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
                     f"the code of `{cell}` was edited while the run went on; finished cells are stored; "
                     "start the same command again"
                 )
-        for record in records_of(job, send):
+        for record in records_of(job, send, scores=scores):
             try:
                 finished = CellFinished(record)
             except StoreError as error:
@@ -91,8 +95,8 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     return 0
 
 
-def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
-    """The Records of a job's Cells, each as soon as it is known."""
+def records_of(job: Job, send: OnEvent, *, scores: bool = False) -> Iterator[Record]:
+    """The Records of a job's Cells, each as soon as it is known. `scores`: of trained models that are tested again."""
 
     def warn(message: str) -> None:
         send(Warned(message))
@@ -113,4 +117,7 @@ def records_of(job: Job, send: OnEvent) -> Iterator[Record]:
     for cell in job.cells:
         if cell.lane != "time":
             send(CellStarted(cell.key))
-            yield baseline_cell(context, cell) if cell.lane == "baseline" else train_cell(context, cell)
+            if cell.lane == "baseline":
+                yield baseline_cell(context, cell)
+            else:
+                yield score_cell(context, cell) if scores else train_cell(context, cell)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...core.cell import Cell, Job
-from ...core.errors import AttnbenchError, DeviceError
-from ...core.record import Machine, Outcome, Record, Started
+from ...core.errors import AttnbenchError, DeviceError, SelectionError
+from ...core.record import Machine, Measurement, Outcome, Record, Started
+from ...core.registry import VARIANTS
 from ...process.child import ChannelError, Child, encode_order, wait_for_any
 from ..events import (
     CellFinished,
@@ -24,6 +27,7 @@ from ..events import (
     SampleEnded,
     Warned,
     decode,
+    reached,
 )
 from .outside_times import OutsideTimes
 
@@ -41,6 +45,8 @@ MOST_STARTS = 3
 
 ENGINE_SECONDS = 1.0
 """The time by which this process may hear later than a child that an engine ends both."""
+
+_SPEED = "1/second"
 
 DESCRIBE_SECONDS = 300.0
 """The time that a child may take to start and to describe its machine."""
@@ -62,6 +68,13 @@ class DescribeOrder:
     threads: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreOrder:
+    """Test once more the trained model of the one Cell of `job`, in a process that imports no foreign attention."""
+
+    job: Job
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A job has nothing to tell until its child speaks, or until a time of the monotonic clock."""
@@ -77,14 +90,15 @@ def wait_for(several: Sequence[Waiting]) -> None:
 
 
 def run_job(
-    job: Job, machine: Machine, *, stall: float = STALL_SECONDS, target: str = WORKER
+    job: Job, machine: Machine, *, stall: float = STALL_SECONDS, target: str = WORKER, scores: bool = False
 ) -> Generator[Event | Waiting, None, None]:
     """Yields events until every Cell of `job` has ended in a CellFinished, also where its process died.
 
     Between them it yields Waiting, so that one loop can run several jobs; whoever has but one passes it to `wait_for`.
     The Cell that was at work when the process died gets that outcome, and a new process does the others without it.
-    `machine`: what the Records of the dead carry until a child has described its own. Closing the iterator ends the
-    child. Raises WorkerError where the user must act.
+    `machine`: what the Records of the dead carry until a child has described its own. `scores`: trained models are
+    tested once more, which follows by itself where foreign code was trained. Closing the iterator ends the child.
+    Raises WorkerError where the user must act.
     """
     device = job.device if not job.gpu else f"cuda {job.gpu}"
     unstarted, doubted = 0, False
@@ -93,12 +107,13 @@ def run_job(
         left = {cell.key: cell for cell in job.cells}
         current = reason = ""
         outcome = Outcome.CRASHED
+        claims: list[Record] = []
         # that the first server of a run imports torch is not the time of a Cell
         ends: float | None = None
         # A fresh process for each job: caches, compiled kernels, allocator state and threads of earlier Cells would
         # otherwise be part of the measurement, and a corrupted process would spoil all that follow.
         with Child(target, environment_of(job.threads, job.gpu)) as child:
-            child.send(encode_order(job))
+            child.send(encode_order(ScoreOrder(job=job) if scores else job))
             restarted = False
             times = OutsideTimes(child.processor_seconds, device.startswith("cuda"), job.threads or machine.cores)
             while left:
@@ -152,11 +167,17 @@ def run_job(
                     ends = time.monotonic() + job.timeout if job.timeout else None
                 elif isinstance(event, CellFinished):
                     left.pop(event.record.key)
+                    if not scores and _is_claim(event.record):
+                        claims.append(event.record)
+                        continue
                 elif isinstance(event, CellStarted) and event.key != current:
                     # the limit is of one Cell; in the time lane Cells take turns, and each turn counts by itself
                     current, ends = event.key, time.monotonic() + job.timeout if job.timeout else None
                 yield event
             child.end(0.0 if reason or restarted else GOODBYE_SECONDS)
+        for claim in claims:
+            for scored in run_job(replace(job, cells=(claim.cell,)), machine, stall=stall, target=target, scores=True):
+                yield CellFinished(_joined(claim, scored.record)) if isinstance(scored, CellFinished) else scored
         job = replace(job, cells=tuple(left.values()))
         if not child.has_started and (unstarted := unstarted + 1) < MOST_STARTS:
             continue
@@ -180,6 +201,45 @@ def _failed(
         cell, outcome, reason, begun, machine=machine, digest=job.digests[cell.key], block=job.id,
         executor=job.executor, node=job.node, device=device,
     )  # fmt: skip
+
+
+def _is_claim(record: Record) -> bool:
+    """True for a training whose score was computed where foreign code was."""
+    if record.outcome is not Outcome.OK or record.cell.lane not in ("train", "tune"):
+        return False
+    # what is in no registry cannot be built again
+    with suppress(SelectionError):
+        return not VARIANTS.is_own(record.cell.variant.name)
+    return False
+
+
+def _joined(claim: Record, scored: Record) -> Record:
+    """The Record of a training with the score of another process; incorrect where its own has claimed another."""
+    if scored.outcome is not Outcome.OK:
+        return replace(claim, outcome=scored.outcome, reason=scored.reason, measurements=(), artifacts={})
+    # speeds are those of the training's process: in the other one each call crosses to a child
+    found = {_place(each): each for each in scored.measurements if each.unit != _SPEED}
+    for each in claim.measurements:
+        again = found.get(_place(each))
+        if again and claim.metric and each.name == claim.metric.name and _differ(each, again):
+            was, now = (reached(each.name, x.value) for x in (each, again))
+            reason = f"{was} where it was trained, and {now} in a process without its code, from the same parameters"
+            return replace(claim, outcome=Outcome.INCORRECT, reason=reason)
+    rest = [
+        each for each in claim.measurements
+        if _place(each) not in found and ("split" not in each.where or each.unit == _SPEED)
+    ]  # fmt: skip
+    return replace(claim, measurements=(*found.values(), *rest), artifacts={**claim.artifacts, **scored.artifacts})
+
+
+def _place(measurement: Measurement) -> tuple[str, str]:
+    return measurement.name, str(sorted(measurement.where.items()))
+
+
+def _differ(claimed: Measurement, again: Measurement) -> bool:
+    """True beyond what a layer that draws at evaluation explains."""
+    noise = 2 / math.sqrt(claimed.where.get("examples", 1))
+    return abs(claimed.value - again.value) > 0.02 * max(1.0, abs(again.value)) + noise
 
 
 def environment_of(threads: int, gpu: str = "") -> dict[str, str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ...measure.memory import reordered
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """(last tokens (rows,), state) → log-probabilities (rows, vocabulary) of the next tokens, and the state after them."""
@@ -140,22 +141,3 @@ def greedy_search(step: Step, state: Any, limits: Tensor, *, begin: int, end: in
         totals, state = totals[going], reordered(state, going)
         at = [at[place] for place in going.tolist()]
     return [found[sequence] for sequence in range(len(most))]
-
-
-def reordered(state: Any, rows: Tensor) -> Any:
-    """A state whose tensors have these rows of the old ones, wherever they are inside it."""
-    if isinstance(state, Tensor):
-        return state.index_select(0, rows)
-    if isinstance(state, tuple):
-        return tuple(reordered(each, rows) for each in state)
-    if isinstance(state, list):
-        return [reordered(each, rows) for each in state]
-    if isinstance(state, dict):
-        return {name: reordered(each, rows) for name, each in state.items()}
-    if is_dataclass(state) and not isinstance(state, type):
-        other = copy.copy(state)
-        for field in fields(state):
-            # frozen ones too: the copy is ours
-            object.__setattr__(other, field.name, reordered(getattr(state, field.name), rows))
-        return other
-    return state

@@ -8,7 +8,8 @@ import torch
 from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.bench.core.registry import VARIANTS
 from attnbench.bench.core.spec import Spec
-from attnbench.bench.wings.translation.beam_search import beam_search, reordered
+from attnbench.bench.measure.memory import reordered
+from attnbench.bench.wings.translation.beam_search import beam_search
 from attnbench.bench.wings.translation.decoding import can_cache, limits, search_step, start, translate, uncached
 from attnbench.bench.wings.translation.model import Transformer
 from attnbench.tasks.translation.problem import KINDS, Translation, TranslationRecipe
