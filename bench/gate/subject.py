@@ -97,6 +97,9 @@ class Subject(Moving, Protocol):
     def after(self, inputs: Tensors, others: Tensors) -> list[Tensor]:
         """The inputs after a call, its output at once, and the same tensor after a call on `others`."""
 
+    def masks_behind(self, inputs: Tensors, valid: Tensor) -> list[str]:
+        """The names, or numbers, of the arguments that a call with this mask has changed in place."""
+
     def seeds_behind(self, inputs: Tensors) -> list[Tensor]:
         """The states of random numbers behind two calls with other seeds."""
 

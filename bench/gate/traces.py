@@ -14,7 +14,7 @@ CROWD = 100.0
 
 
 def inputs_stay(subject: Subject) -> Answers:
-    """a call changes no input, parameter, buffer or seed, and gives another tensor than the inputs and later outputs"""
+    """a call changes no input, mask, parameter, buffer or seed; its output is a tensor of its own"""
     inputs, state = subject.draw(), subject.state()
     kept = [each.clone() for each in inputs]
     *after, held, first = subject.after(inputs, subject.draw(seed=4))
@@ -31,6 +31,11 @@ def inputs_stay(subject: Subject) -> Answers:
         "print(sum(not torch.equal(x, y) for x, y in zip(inputs, kept)))",
     )
     yield Measured(float(changed), 0.0, f"a call changes {changed} of its inputs in place", subject.shown(*lines))
+    if subject.pads:
+        valid = torch.arange(subject.length).expand(2, -1) < subject.length - 3
+        for name in subject.masks_behind(inputs, valid):
+            text = f"a call changes its argument {name} in place, which the next layer gets too"
+            yield Measured(1.0, 0.0, text, subject.shown())
     line = "a = out(inputs); b = a.clone(); out([x.roll(1, 0) for x in inputs])"
     yield subject.compared("a call changes the output tensor of the call before", first, held, line)
 

@@ -26,11 +26,11 @@ from ...gate.result import Result
 from ...measure.memory import storages
 from ...run.link import Away, at_the_code
 from .away import ForeignFacts, opened
-from .calls import Call, Convention, Inputs, accepted_by
+from .calls import Call, Convention, Inputs, accepted_by, called
 from .convention import recognise, says_causal, sees_future
 from .decoding import ALLOWED, Protocol, protocol
 from .search import parameters_of
-from .subject import ForeignSubject, called, draw, first_tensor
+from .subject import ForeignSubject, draw, first_tensor
 from .target import (
     ATTRIBUTE,
     CHANGES,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import typing
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from ....variants.contract import Mask
 
 Kind = Literal["qkv", "layer", "model"]
 Inputs = tuple[Tensor, ...]
@@ -63,6 +67,80 @@ class Convention:
         said = [f"{name} {call if isinstance(call, str) else '(given)'}" for name, call in calls.items() if call]
         shapes = {"qkv": "(B, {}, N, {})", "layer": "(B, N, {})", "model": "ids (B, N) below {}"}
         return f"{kinds[self.kind]} {shapes[self.kind].format(*self.shape)}: {' · '.join(said)}"
+
+
+def called(call: Call, module: Any, kind: Kind, inputs: Inputs, mask: Mask, seen: int = 0, cache: Any = None) -> Any:
+    """The result of one call as it is. seen: positions before the inputs, which `cache` holds for `decoding.py`.
+
+    Only what the call names is computed of the mask.
+    """
+    queries, keys = inputs[0], inputs[-2] if kind == "qkv" else inputs[0]
+    axis = 2 if kind == "qkv" else 1
+    if not isinstance(call, str):
+        takes_valid = len(inspect.signature(call).parameters) > 1 + len(inputs)
+        valid = [_masks({"valid"}, queries, 0, keys.shape[axis], mask)["valid"]] if takes_valid else []
+        return call(module, *inputs, *valid)
+    code = _compiled(call)
+    names = _masks(set(code.co_names), queries, queries.shape[axis], keys.shape[axis] + seen, mask)
+    inside = {"torch": torch, "m": module, "cache": cache, **dict(zip(NAMES[kind], inputs, strict=True))}
+    return eval(code, inside | names)
+
+
+class Watched:
+    """A module whose calls note which of their arguments they have changed in place; else it is as it was."""
+
+    def __init__(self, module: Any):
+        self.module, self.changed = module, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = {str(at): each for at, each in enumerate(args)} | kwargs
+        # torch counts what is written into a tensor
+        before = {name: each._version for name, each in given.items() if isinstance(each, Tensor)}
+        found = self.module(*args, **kwargs)
+        self.changed = [name for name, version in before.items() if given[name]._version != version]
+        return found
+
+
+@functools.cache
+def _compiled(call: str) -> CodeType:
+    return compile(call, "call", "eval")
+
+
+def _masks(wanted: set[str], like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:
+    """The names of the mask that a call may use, and `positions` (1, queries) of the inputs; only what it does name.
+
+    `rotary` of a head's size makes the table of these positions: cosines and sines (1, queries, size).
+    """
+    found: dict[str, Any] = {"causal": mask.causal}
+    batch, device = like.shape[0], like.device
+    if wanted & {"positions", "rotary"}:
+        found["positions"] = positions = torch.arange(keys - queries, keys, device=device)[None]
+        found["rotary"] = lambda size: rotary(positions, size, like.dtype)
+    if "valid" in wanted:
+        valid = torch.ones(batch, keys, dtype=torch.bool, device=device)
+        found["valid"] = valid if mask.valid is None else mask.valid
+    if "seen" in wanted:
+        seen = Mask(causal=mask.causal).allowed(queries, keys, device)
+        every = torch.ones(queries, keys, dtype=torch.bool, device=device)
+        found["seen"] = every if seen is None else seen[0, 0]
+    if wanted & {"pairs", "bias"}:
+        allowed = mask.allowed(queries, keys, device)
+        pairs = torch.ones(1, dtype=torch.bool, device=device) if allowed is None else allowed
+        found["pairs"] = pairs = pairs.expand(batch, 1, queries, keys)
+        dtype = like.dtype if like.is_floating_point() else torch.float32
+        bias = torch.zeros(pairs.shape, dtype=dtype, device=device)
+        found["bias"] = bias.masked_fill(~pairs, torch.finfo(dtype).min)
+    return found
+
+
+def rotary(positions: Tensor, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (1, positions, size) of rotary positions at base 10,000, whose two halves are the same."""
+    rates = 10000.0 ** -(torch.arange(0, size, 2, device=positions.device) / size)
+    angles = positions[..., None] * torch.cat((rates, rates))
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def constructed(target: Any, given: dict[str, Any]) -> Any:

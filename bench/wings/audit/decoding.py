@@ -18,11 +18,11 @@ from ....variants.contract import Mask
 from ...gate.lengths import taken
 from ...gate.result import Answers, Measured, NotJudged, deviations, error_text
 from ...run.link import at_the_code
-from .calls import NAMES, Inputs, Kind
+from .calls import NAMES, Inputs, Kind, called
 from .convention import closing, with_argument
 from .program import setup
 from .search import CACHES, LIKE_CACHES, named_like, parameters_of, picked
-from .subject import ForeignSubject, called
+from .subject import ForeignSubject
 
 SWITCHES = (
     "use_cache", "return_cache", "return_state", "output_cache", "output_final_state", "return_next_prev_hidden",

@@ -12,14 +12,11 @@ of it; `bias`, 0 where `pairs` is True and the lowest number elsewhere; `causal`
 
 from __future__ import annotations
 
-import inspect
 import math
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from functools import cache as cache_of_calls
 from time import process_time
-from types import CodeType
 from typing import Any
 
 import torch
@@ -30,9 +27,9 @@ from ...core.errors import SelectionError
 from ...gate.result import Measured, deviations
 from ...gate.subject import Change
 from ...gate.variant import Widened, seed_draws
-from ...run.link import DTYPES, Away, at_the_code
+from ...run.link import DTYPES, Away, Name, at_the_code
 from .away import is_module
-from .calls import NAMES, Call, Convention, Inputs, Kind, accepted_by, remade, set_rate
+from .calls import Call, Convention, Inputs, Kind, Watched, accepted_by, called, remade, set_rate
 from .program import of_change, with_out
 
 STILL = 1e-5
@@ -296,6 +293,12 @@ class ForeignSubject:
         return [*after, held, first]
 
     @at_the_code
+    def masks_behind(self, inputs: Inputs, valid: Tensor) -> list[Name]:
+        """The names, or numbers, of the arguments that a call with this mask has changed in place."""
+        self.with_module(watched := Watched(self.module)).outputs(inputs, valid)
+        return watched.changed
+
+    @at_the_code
     def seeds_behind(self, inputs: Inputs) -> list[Tensor]:
         """The states of random numbers behind two calls with other seeds."""
         states = []
@@ -365,62 +368,6 @@ def run_raw(
     """The result of one call as it is; random numbers are those of the seed each time."""
     seed_draws(seed)
     return called(call, module, kind, inputs, Mask(valid, causal))
-
-
-def called(call: Call, module: Any, kind: Kind, inputs: Inputs, mask: Mask, seen: int = 0, cache: Any = None) -> Any:
-    """The result of one call as it is. seen: positions before the inputs, which `cache` holds for `decoding.py`.
-
-    Only what the call names is computed of the mask.
-    """
-    queries, keys = inputs[0], inputs[-2] if kind == "qkv" else inputs[0]
-    axis = 2 if kind == "qkv" else 1
-    if not isinstance(call, str):
-        takes_valid = len(inspect.signature(call).parameters) > 1 + len(inputs)
-        valid = [_masks({"valid"}, queries, 0, keys.shape[axis], mask)["valid"]] if takes_valid else []
-        return call(module, *inputs, *valid)
-    code = _compiled(call)
-    names = _masks(set(code.co_names), queries, queries.shape[axis], keys.shape[axis] + seen, mask)
-    inside = {"torch": torch, "m": module, "cache": cache, **dict(zip(NAMES[kind], inputs, strict=True))}
-    return eval(code, inside | names)
-
-
-@cache_of_calls
-def _compiled(call: str) -> CodeType:
-    return compile(call, "call", "eval")
-
-
-def _masks(wanted: set[str], like: Tensor, queries: int, keys: int, mask: Mask) -> dict[str, Any]:
-    """The names of the mask that a call may use, and `positions` (1, queries) of the inputs; only what it does name.
-
-    `rotary` of a head's size makes the table of these positions: cosines and sines (1, queries, size).
-    """
-    found: dict[str, Any] = {"causal": mask.causal}
-    batch, device = like.shape[0], like.device
-    if wanted & {"positions", "rotary"}:
-        found["positions"] = positions = torch.arange(keys - queries, keys, device=device)[None]
-        found["rotary"] = lambda size: rotary(positions, size, like.dtype)
-    if "valid" in wanted:
-        valid = torch.ones(batch, keys, dtype=torch.bool, device=device)
-        found["valid"] = valid if mask.valid is None else mask.valid
-    if "seen" in wanted:
-        seen = Mask(causal=mask.causal).allowed(queries, keys, device)
-        every = torch.ones(queries, keys, dtype=torch.bool, device=device)
-        found["seen"] = every if seen is None else seen[0, 0]
-    if wanted & {"pairs", "bias"}:
-        allowed = mask.allowed(queries, keys, device)
-        pairs = torch.ones(1, dtype=torch.bool, device=device) if allowed is None else allowed
-        found["pairs"] = pairs = pairs.expand(batch, 1, queries, keys)
-        dtype = like.dtype if like.is_floating_point() else torch.float32
-        bias = torch.zeros(pairs.shape, dtype=dtype, device=device)
-        found["bias"] = bias.masked_fill(~pairs, torch.finfo(dtype).min)
-    return found
-
-
-def rotary(positions: Tensor, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (1, positions, size) of rotary positions at base 10,000, whose two halves are the same."""
-    rates = 10000.0 ** -(torch.arange(0, size, 2, device=positions.device) / size)
-    angles = positions[..., None] * torch.cat((rates, rates))
-    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def first_tensor(output: Any) -> Tensor:

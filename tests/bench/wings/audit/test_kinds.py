@@ -535,6 +535,14 @@ class PaddedQueries(Padded):
         return torch.where(mask[:, None, :, None], 0.0, -1e4).expand(-1, 1, -1, mask.shape[1])
 
 
+class ChangesMask(Padded):
+    """The first token counts always, from now on in the mask of the next layer too."""
+
+    def seen(self, mask):
+        mask |= torch.arange(mask.shape[1]) == 0
+        return super().seen(mask)
+
+
 class PaddedAsTheFirst(Padded):
     """As many keys as the first sequence has, and the mask besides."""
 
@@ -761,6 +769,7 @@ FAULTS = [
     (LateLeak, "long"),
     (ChunkedLosesLast, "each token counts"),
     (ChangesInput, "inputs stay"),
+    (ChangesMask, "inputs stay"),
     (Remembers, "nothing remembered"),
     (GradientAsContiguous, "storage"),
     (OtherInTraining, "training"),
