@@ -73,16 +73,7 @@ class Remote(Variant):
         if made.is_audited and (audit := _audit()):
             self.audited = partial(audit, self.away)
         for name, kind, tensor in zip(made.names, made.kinds, made.state, strict=True):
-            holder: nn.Module = self
-            *path, last = name.split(".")
-            for part in path:
-                if part not in holder._modules:
-                    holder.add_module(part, nn.Module())
-                holder = holder._modules[part]  # type: ignore[assignment]
-            if kind in ("learns", "fixed"):
-                holder.register_parameter(last, nn.Parameter(tensor.to(shape.device), requires_grad=kind == "learns"))
-            else:
-                holder.register_buffer(last, tensor.to(shape.device), persistent=kind == "buffer")
+            _hold(self, name, kind, tensor.to(shape.device))
         self.training = made.training
         self._loss: Tensor | None = None
         self._last: Callable[[], Tensor | None] = lambda: None
@@ -124,6 +115,10 @@ class Remote(Variant):
 
     def supports(self, shape: AttentionShape) -> str | None:
         return there.supports(self.away, shape)
+
+    def pre_layer(self, width: int) -> nn.Module | None:
+        found = there.sublayer(self.away, width)
+        return None if found is None else _Sublayer(self, found)
 
     def density(self, shape: AttentionShape) -> float:
         return there.density(self.away, shape)
@@ -238,6 +233,33 @@ class Remote(Variant):
         if self.link.others not in (None, effects.others):
             random.seed(effects.others)
         self.link.others = effects.others
+
+
+class _Sublayer(nn.Module):
+    """What a variant puts before its attention, in evaluation."""
+
+    def __init__(self, remote: Remote, found: Any):
+        super().__init__()
+        self.away = Away(remote.link, found.number)
+        for name, kind, tensor in found.tensors:
+            _hold(self, name, kind, tensor.to(remote.shape.device))
+
+    def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        state = [each.detach() for each in (*self.parameters(), *self.buffers())]
+        return there.through_sublayer(self.away, state, x, valid).to(x.device)
+
+
+def _hold(module: nn.Module, name: str, kind: str, tensor: Tensor) -> None:
+    """Adds a parameter, or a buffer, to the part of the module that its name says."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in module._modules:
+            module.add_module(part, nn.Module())
+        module = module._modules[part]  # type: ignore[assignment]
+    if kind in ("learns", "fixed"):
+        module.register_parameter(last, nn.Parameter(tensor, requires_grad=kind == "learns"))
+    else:
+        module.register_buffer(last, tensor, persistent=kind == "buffer")
 
 
 class _State(Away):

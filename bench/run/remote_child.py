@@ -25,6 +25,9 @@ from ..process.ask import Reporter, Request
 from .global_state import note_functions
 from .link import DTYPES, WINDOW, Name, Size, at_the_code, keep, kept
 
+_Kind = Literal["learns", "fixed", "buffer", "unsaved"]
+"""A parameter that learns or does not, a buffer that is saved or is not."""
+
 MIRRORED_BYTES = 2**20
 """Inputs, parameters and earlier outputs of more bytes are not looked at again after each call. Sizes of the short form
 of the gate, which looks for side effects, are below."""
@@ -82,9 +85,9 @@ class Effects(msgspec.Struct, frozen=True):
 
 ATTRIBUTES = (
     "kind", "causality", "crosses", "decodes", "twin", "simplex", "ignores", "uses_dropout", "takes_bounds",
-    "drops_inside", "takes_hidden", "owns_projections",
+    "drops_inside", "takes_hidden", "owns_projections", "brings_positions", "maps_products", "matches_parameters",
 )  # fmt: skip
-"""What the gate asks of a variant beside its methods."""
+"""What the gate and a model ask of a variant beside its methods."""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -107,9 +110,16 @@ class Made(msgspec.Struct, frozen=True):
     is_audited: bool
     training: bool
     names: tuple[Name, ...]
-    kinds: tuple[Literal["learns", "fixed", "buffer", "unsaved"], ...]
+    kinds: tuple[_Kind, ...]
     state: list[Tensor]
     effects: Effects
+
+
+class _Sublayer(msgspec.Struct, frozen=True):
+    """A layer in the child that a variant puts before its attention: its number, and its tensors with their kinds."""
+
+    number: int
+    tensors: list[tuple[Name, _Kind, Tensor]]
 
 
 class RemoteCall(msgspec.Struct, frozen=True):
@@ -217,10 +227,14 @@ def _changed(held: list[Any], before: list[Tensor | None]) -> list[Tensor | None
     return [None if x is None or old is None or _same_bits(x, old) else x for x, old in pairs]
 
 
+def _kinds_of(module: nn.Module) -> list[_Kind]:
+    """Of each of `_named`."""
+    saved = {*module.state_dict()}
+    kinds: list[_Kind] = ["learns" if x.requires_grad else "fixed" for x in module.parameters()]
+    return [*kinds, *("buffer" if name in saved else "unsaved" for name, _ in module.named_buffers())]
+
+
 def _described(variant: Any) -> Made:
-    saved = {*variant.state_dict()}
-    kinds: list[Any] = ["learns" if x.requires_grad else "fixed" for x in variant.parameters()]
-    kinds += ["buffer" if name in saved else "unsaved" for name, _ in variant.named_buffers()]
     values = {name: getattr(variant, name, None) for name in ATTRIBUTES}
     return Made(
         number=keep(variant),
@@ -231,7 +245,7 @@ def _described(variant: Any) -> Made:
         is_audited=hasattr(variant, "audited"),
         training=variant.training,
         names=tuple(name for name, _ in _named(variant)),
-        kinds=tuple(kinds),
+        kinds=tuple(_kinds_of(variant)),
         state=[x for _, x in _named(variant)],
         effects=Effects.now(),
     )
@@ -278,6 +292,24 @@ def convert(variant: Any, state: list[Tensor], dtype: str, device: str) -> list[
 def supports(variant: Any, shape: AttentionShape) -> Text | None:
     found: str | None = variant.supports(shape)
     return found
+
+
+@at_the_code
+def sublayer(variant: Any, width: int) -> _Sublayer | None:
+    layer = variant.pre_layer(width)
+    if layer is None:
+        return None
+    layer.to(variant.shape.device)
+    named = zip(_named(layer), _kinds_of(layer), strict=True)
+    return _Sublayer(keep(layer), [(name, kind, x) for (name, x), kind in named])
+
+
+@at_the_code
+def through_sublayer(layer: Any, state: list[Tensor], x: Tensor, valid: Tensor | None) -> Tensor:
+    """The output of the layer in evaluation."""
+    _load(layer, state)
+    output: Tensor = layer.eval()(x, valid)
+    return output
 
 
 @at_the_code

@@ -24,7 +24,7 @@ BUDGETS = {
     "bench/models": (7, 38),
     "bench/plan": (10, 60),
     "bench/process": (6, 50),
-    "bench/run": (33, 210),
+    "bench/run": (33, 212),
     "bench/score": (10, 65),
     "bench/stats": (10, 90),
     "bench/store": (12, 112),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from pathlib import Path
@@ -37,6 +38,25 @@ class Counts(ScoredVariant):
         if self.training:
             self.seen += 1
         return super().forward(query, key, value, mask) * self.factor
+
+class Mixes(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.of = torch.nn.Linear(width, width)
+        self.register_buffer("least", torch.zeros(()), persistent=False)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x, valid):
+        self.steps += self.training
+        return self.of(x).clamp(min=self.least + self.steps / 100).roll(1, 1)
+
+class WithLayerBefore(ScoredVariant):
+    '''Has a layer before its attention, and says that the model needs no positions.'''
+
+    brings_positions = True
+
+    def pre_layer(self, width):
+        return Mixes(width)
 
 class ChangesAnswers(ScoredVariant):
     '''Makes whatever the model says the right answer, and leaves no trace.'''
@@ -118,3 +138,12 @@ def test_an_honest_layer_has_the_score_of_its_training(tmp_path: Path, task: str
                 np.testing.assert_allclose(values, of_softmax[name], rtol=1e-3, atol=1e-3)
             else:
                 np.testing.assert_array_equal(values, of_softmax[name])
+
+
+def test_a_layer_before_the_attention_is_scored_too(tmp_path: Path) -> None:
+    found = trained(tmp_path, "WithLayerBefore", "max")["WithLayerBefore"]
+    assert found.outcome is Outcome.OK, found.reason
+    curve = json.loads((tmp_path / "results" / "artifacts" / found.artifacts["curve"]).read_text(encoding="utf-8"))
+    [scored] = [m.value for m in found.measurements if (m.name, m.where.get("split")) == ("loss", "validation")]
+    # of the step that was chosen, as the training itself has seen it
+    assert scored == pytest.approx(min(point["validation_loss"] for point in curve), rel=1e-4)
