@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,7 @@ class SpotCheck:
         # our own code has tests for it; on a GPU a test within a captured step would end the capture
         self.is_on = device.type == "cpu" and not VARIANTS.is_own(variant.name)
         self.share, self.failed, self.found, self.draw = share, 0, "", random.SystemRandom()
+        self.is_testing = False
         self.steady, self.first, self.hooks = steady, dict[object, Tensor](), list[RemovableHandle]()
 
     @contextmanager
@@ -86,11 +87,14 @@ class SpotCheck:
         return ""
 
     def _look(self, variant: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        if self.draw.random() >= self.share or self.found:
+        if self.is_testing or self.draw.random() >= self.share or self.found:
             return
         self.found = self._changed(variant, inputs, output) if self.steady else ""
+        # its copies have this hook too
+        self.is_testing = True
         with torch.random.fork_rng(devices=[]):
             problem = self._problem(variant, inputs)
+        self.is_testing = False
         self.failed += bool(problem)
         if self.failed >= CONFIRMED:
             self.found = problem
@@ -127,26 +131,35 @@ class SpotCheck:
         if not inputs:
             return ""
         kept, beside = ([each.clone() for each in inputs] for _ in range(2))
-        seen, new = list[float](), list[float]()
+
+        def with_other_content(places: Sequence[Tensor]) -> float:
+            # the same writes go before both, since they leave caches in some state
+            for place, each in zip(places, kept, strict=True):
+                moved = each.flatten().roll(self.draw.randrange(1, each.numel() + 1)).view_as(each)
+                place.copy_(moved * self.draw.uniform(0.9, 1.1))
+            return seconds()
+
         try:
-            while len(new) < _TRIES or (len(new) < _MOST_TRIES and sum(seen + new) < _TRYING_SECONDS):
-                # the same writes go before both, since they leave caches in some state
-                for places, times in ((beside, seen), (inputs, new)):
-                    for place, each in zip(places, kept, strict=True):
-                        moved = each.flatten().roll(self.draw.randrange(1, each.numel() + 1)).view_as(each)
-                        place.copy_(moved * self.draw.uniform(0.9, 1.1))
-                    times.append(seconds())
-                # one short sample may have met an interrupt
-                is_sure = len(seen) > 1 or min(seen) > _LONG_SECONDS
-                if is_sure and min(new) <= _LONGER * min(seen) + _LONGER_SECONDS:
-                    return ""
+            found = _slower(lambda: with_other_content(beside), lambda: with_other_content(inputs))
         finally:
             for place, each in zip(inputs, kept, strict=True):
                 place.copy_(each)
-        return (
-            f"a sample takes {min(new):.2g} s with inputs that it has not seen, and {min(seen):.2g} s with those of "
+        return found and (
+            f"a sample takes {found[1]:.2g} s with inputs that it has not seen, and {found[0]:.2g} s with those of "
             "the sample before: it keeps outputs from call to call"
         )
+
+    def honest_if_watched(self, variants: Sequence[Variant], seconds: Callable[[], float]) -> str:
+        """The words for a variant that takes longer, each time, while a hook is on it that does nothing."""
+        kept, self.share = self.share, 0.0
+
+        def watched() -> float:
+            with self.watching(variants):
+                return seconds()
+
+        found = _slower(seconds, watched)
+        self.share = kept
+        return found and f"a sample takes {found[1]:.2g} s while a hook is on its layers, and {found[0]:.2g} s else"
 
     def _problem(self, variant: Any, inputs: tuple[Any, ...]) -> str:
         query, key, value, mask, *hidden = inputs
@@ -165,7 +178,8 @@ class SpotCheck:
             torch.manual_seed(seed)
             leaves = [each.detach().requires_grad_(torch.is_grad_enabled()) for each in parts]
             # with gradients where the run has them: a mask may be left out for one of both
-            outputs: Tensor = _copied(variant).forward(*leaves, mask, *states)
+            # as the model calls it, with whatever stands before its forward
+            outputs: Tensor = _copied(variant)(*leaves, mask, *states)
             return outputs.detach().double()
 
         try:
@@ -184,6 +198,19 @@ class SpotCheck:
         if moved <= _MOVED.get(query.dtype, _MOVED_ROUGHLY) * scale:
             return ""
         return f"on rows of the run itself, positions from {cut:,} on move the outputs before them by {moved:.2g}"
+
+
+def _slower(usual: Callable[[], float], other: Callable[[], float]) -> tuple[float, float] | Literal[""]:
+    """The shortest times of both where the other sample takes longer each time; empty as soon as it does not."""
+    first, second = list[float](), list[float]()
+    while len(second) < _TRIES or (len(second) < _MOST_TRIES and sum(first + second) < _TRYING_SECONDS):
+        first.append(usual())
+        second.append(other())
+        # one short sample may have met an interrupt
+        is_sure = len(first) > 1 or min(first) > _LONG_SECONDS
+        if is_sure and min(second) <= _LONGER * min(first) + _LONGER_SECONDS:
+            return ""
+    return min(first), min(second)
 
 
 class _Detached(TorchFunctionMode):

@@ -249,8 +249,11 @@ class _Turn:
                 workload.prepare()
             return clock.measure(workload.work, 1)[0]
 
-        if found := spot.found or (share and spot.kept_outputs(workload.contents, seconds)):
-            raise Incorrect(found)
+        if not spot.found and share:
+            spot.found = spot.kept_outputs(workload.contents, seconds)
+            spot.found = spot.found or spot.honest_if_watched(workload.variants, seconds)
+        if spot.found:
+            raise Incorrect(spot.found)
 
     def blamed(self) -> list[Cell]:
         """Whose turn it is, if its code may have changed the process; else all whose code may: never the reference."""

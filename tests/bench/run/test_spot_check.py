@@ -6,6 +6,8 @@ import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import pytest
 import torch
@@ -83,6 +85,26 @@ class RaisesInCopies(Leaks):
         if self.first != id(self):
             raise RuntimeError
         return super().forward(query, key, value, mask)
+
+
+class LeaksBeforeItsForward(Honest):
+    """Its inputs are moved by one before `forward` gets them, once it was trained."""
+
+    def __init__(self, shape: AttentionShape):
+        super().__init__(shape)
+        self.register_forward_pre_hook(self.moved)
+
+    def moved(self, module: object, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        query, key, value, *rest = given
+        return query, key.roll(-1, 2), value.roll(-1, 2), *rest
+
+
+class HonestIfWatched(Honest):
+    """Does its work twenty times, but for calls that nobody has hooked."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        times = 20 if self._forward_hooks else 1
+        return torch.stack([super(HonestIfWatched, self).forward(query, key, value, mask) for _ in range(times)])[0]
 
 
 class KeepsWeights(Honest):
@@ -171,7 +193,9 @@ def test_a_leak_of_whole_batches_or_with_gradients_alone_is_found(foreign: Spec)
     assert watched(Honest(SHAPE), foreign, calls=40, backward=True).found == ""
 
 
-@pytest.mark.parametrize("kind", [LeaksBesideHugeNumbers, CopiesAnother, RefusesCopies, RaisesInCopies])
+@pytest.mark.parametrize(
+    "kind", [LeaksBesideHugeNumbers, CopiesAnother, RefusesCopies, RaisesInCopies, LeaksBeforeItsForward]
+)
 def test_a_leak_is_found_however_it_hides(kind: type[ScoredVariant], foreign: Spec) -> None:
     words = "a copy of it raises" if kind is RaisesInCopies else "positions from"
     assert words in watched(kind(SHAPE), foreign, calls=40).found
@@ -243,3 +267,19 @@ def test_outputs_that_are_kept_are_found_by_content_that_was_not_seen(by: str, f
     cheating()
     assert "it keeps outputs from call to call" in check.kept_outputs(inputs, cheating)
     assert all(map(torch.equal, inputs, before))
+
+
+def test_work_that_is_done_for_a_hook_alone_is_found(foreign: Spec) -> None:
+    inputs = [torch.randn(2, 2, 256, 8) for _ in range(3)]
+
+    def told(kind: type[ScoredVariant]) -> str:
+        check, variant = SpotCheck(foreign, torch.device("cpu"), share=1.0, steady=True), kind(SHAPE)
+
+        def seconds() -> float:
+            started = perf_counter()
+            variant(*inputs, Mask(causal=True))
+            return perf_counter() - started
+
+        return check.honest_if_watched([variant], seconds)
+
+    assert told(Honest) == "" and "while a hook is on its layers" in told(HonestIfWatched)
