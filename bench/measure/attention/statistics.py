@@ -65,8 +65,9 @@ def count_rows(sums: AttentionSums, weights: Tensor, mask: Mask, queries: int, r
     `rows` must start at a multiple of the largest block, so that tiles are whole.
     """
     batch, _, count, keys = weights.shape
-    # Sums over many rows, and logarithms of small weights, lose digits in float32.
-    weights = weights.to(torch.float64)
+    # Sums over many rows, and logarithms of small weights, lose digits in float32. Weights below zero, as differential
+    # attention has them, count by their size.
+    weights = weights.to(torch.float64).abs()
     allowed = mask.allowed(queries, keys, weights.device, rows)
     if allowed is None:
         allowed = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=weights.device)

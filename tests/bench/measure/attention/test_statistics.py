@@ -44,6 +44,13 @@ def test_unnormalised_weights_are_normalised_for_the_entropy() -> None:
     assert sums(skewed, Mask())["entropy"] == pytest.approx(expected)
 
 
+def test_weights_below_zero_count_by_their_size() -> None:
+    weights = torch.tensor([[1.0, -1.0], [0.0, -2.0]])[None, None]
+    found = sums(weights, Mask())
+    assert found["entropy"] == pytest.approx((1.0 + 0.0) / 2) and found["null_rate"] == 0.0
+    assert found["sparsity"] == pytest.approx(1 / 4) and found["attention_distance"] == pytest.approx(1 / 4)
+
+
 def test_blocks_without_a_positive_weight_count_only_inside_the_mask() -> None:
     weights = torch.zeros(1, 1, 256, 256)
     weights[..., :64, :64] = 1.0
