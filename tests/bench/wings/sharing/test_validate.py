@@ -116,6 +116,13 @@ def test_what_is_impossible_or_contradicts_itself_is_an_error_of_its_record(fold
         path.write_bytes(before)
 
 
+def test_a_training_that_may_end_early_makes_no_more_steps_than_its_preset(folder: Path) -> None:
+    for steps, errors in ((400, 0), (100, 1)):
+        edit(folder, 0, lambda v, steps=steps: v["setting"].update(steps=steps, schedule="until_solved"))
+        found = [issue for issue in validate_records(folder).findings if issue.severity == "error"]
+        assert len(found) == errors, found
+
+
 def test_artifacts_must_be_what_their_names_say(folder: Path) -> None:
     for path in (folder / "artifacts").iterdir():
         path.write_bytes(b"other")
