@@ -67,10 +67,10 @@ def write_page(reports: Sequence[Report], path: Path, *, title: str = "attnbench
 
     Raises StoreError where it cannot be written.
     """
+    _refuse_to_draw()
     from ...dashboards import html
     from ..api import pages as api
 
-    _needs_addresses()
     overview = api.overview(reports) if len(reports) > 1 else None
     replace_text(path, html.render(reports, overview, title), follow=follow)
 
@@ -111,15 +111,18 @@ def needs_extra() -> None:
         raise SelectionError(
             f"drawing needs {' and '.join(missing)}; install them with pip install 'attnbench[dashboard]'"
         )
-    _needs_addresses()
+    _refuse_to_draw()
 
 
-def _needs_addresses() -> None:
-    """Raises StoreError where a limit lets the library that draws reserve too little: it would abort this process."""
+def _refuse_to_draw() -> None:
+    """Raises StoreError where the library that draws lacks docstrings, or addresses: it would abort this process."""
     import resource
+    import sys
 
     from ..core.errors import StoreError
 
+    if sys.flags.optimize > 1:
+        raise StoreError("drawing needs docstrings, which `python -OO` and PYTHONOPTIMIZE=2 take away; leave these out")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if 0 <= limit < RESERVED_BYTES:
         raise StoreError(

@@ -187,6 +187,15 @@ def test_the_page_of_a_run_goes_through_no_planted_link(
     assert [(path.name, path.read_text()) for path in elsewhere.iterdir()] == [("victim", "precious")]
 
 
+def test_no_page_where_python_takes_docstrings_away(results: Path) -> None:
+    pytest.importorskip("altair", reason="the extra dashboard is not installed")
+    line = f"from pathlib import Path; from attnbench.bench.cli.pages import say_page; say_page(Path({str(results)!r}))"
+    ended = subprocess.run(
+        [sys.executable, "-OO", "-c", line], capture_output=True, text=True, check=False, cwd=results
+    )  # fmt: skip
+    assert ended.returncode == 0 and "no page: drawing needs docstrings" in ended.stderr, ended.stderr
+
+
 def test_an_existing_folder_takes_one_file_a_board(results: Path, tmp_path: Path) -> None:
     folder = tmp_path / "boards"
     folder.mkdir()
