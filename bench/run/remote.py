@@ -118,7 +118,7 @@ class Remote(Variant):
 
     def pre_layer(self, width: int) -> nn.Module | None:
         found = there.sublayer(self.away, width)
-        return None if found is None else _Sublayer(self, found)
+        return None if found is None else _Before(self, found)
 
     def density(self, shape: AttentionShape) -> float:
         return there.density(self.away, shape)
@@ -235,7 +235,7 @@ class Remote(Variant):
         self.link.others = effects.others
 
 
-class _Sublayer(nn.Module):
+class _Before(nn.Module):
     """What a variant puts before its attention, in evaluation."""
 
     def __init__(self, remote: Remote, found: Any):
