@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Literal
 
 from ..core.cell import REFERENCE
+from ..core.spec import Spec
 from ..score.key import BoardKey
 from ..score.settings import LENGTH
 from ..stats.format import counted, listed, point, speed
@@ -48,8 +49,8 @@ COST = "Cost alone, without training"
 
 MOST_PANELS = 8
 
-Declaration = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""Name, tasks and variants of a suite."""
+Declaration = tuple[str, tuple[str, ...], tuple[str, ...], str]
+"""Name, tasks, variants and preset of a suite."""
 
 
 def suites_with_boards(
@@ -58,7 +59,8 @@ def suites_with_boards(
     """The suites of which every task has a board, with those boards: one preset, selection and protocol at a time.
 
     A suite of one task has no average, one whose tasks are all in a larger suite here adds nothing, and of two with the
-    same tasks the first counts. A task with several fidelities has no single board, so its suites are left out.
+    same tasks that counts whose preset is most like that of the boards. A task with several fidelities has no single
+    board, so its suites are left out.
     """
     alike: dict[tuple[str, str, int], dict[str, set[BoardKey]]] = {}
     for key in board_keys:
@@ -66,9 +68,10 @@ def suites_with_boards(
         tasks.setdefault(key.task, set()).add(replace(key, machine=""))
     declared = list(declarations)
     found: list[tuple[Declaration, list[BoardKey]]] = []
-    for _, tasks in sorted(alike.items()):
+    for (preset, _, _), tasks in sorted(alike.items()):
         single = {task for task, keys in tasks.items() if len(keys) == 1}
         whole = [each for each in declared if len(each[1]) > 1 and single >= set(each[1])]
+        whole.sort(key=lambda each: _unlike(each[3], preset))
         for at, each in enumerate(whole):
             inside = any(
                 set(each[1]) < set(other[1]) or (set(each[1]) == set(other[1]) and number < at)
@@ -77,6 +80,12 @@ def suites_with_boards(
             if not inside:
                 found.append((each, sorted(key for task in each[1] for key in tasks[task])))
     return found
+
+
+def _unlike(one: str, other: str) -> tuple[bool, int]:
+    """Whether the names of two presets differ, and the number of their parameters that do."""
+    first, second = Spec.parse(one or other), Spec.parse(other)
+    return first.name != second.name, len({*first.parameters} ^ {*second.parameters})
 
 
 def overview_of(reports: Sequence[Report]) -> Overview:

@@ -27,13 +27,13 @@ def scored(
     found: list[BoardKey],
     margin: float | None,
     *,
-    suite: tuple[str, tuple[str, ...], tuple[str, ...]] | None = None,
+    suite: tuple[str, tuple[str, ...], tuple[str, ...], str] | None = None,
     lengths: bool = False,
     mode: Mode | None = None,
 ) -> list[Board]:
     """The boards of the keys in `found`.
 
-    `suite`: its name, tasks and declared variants, to average over its tasks; `lengths`: sweeps alone.
+    `suite`: its name, tasks, declared variants and preset, to average over its tasks; `lengths`: sweeps alone.
     Raises SelectionError where there are no keys, and where `lengths` are asked for and no task was timed at two.
     """
     if suite is not None and lengths:
@@ -43,7 +43,7 @@ def scored(
         raise SelectionError("no board: trials of learning rates are on none; repeat the `attnbench run` to train")
     trained = [board_key for board_key in found if board_key.runs(table, "train", "baseline")]
     if suite is not None:
-        name, tasks, declared = suite
+        name, tasks, declared, _ = suite
         # quality may come from any machine
         of_suite = {replace(board_key, machine="") for board_key in trained if board_key.task in tasks}
         return [

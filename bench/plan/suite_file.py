@@ -47,8 +47,8 @@ EXPECTED = {
 """The keys of a suite's file, with the values that they take in words."""
 
 
-Declaration = tuple[str, tuple[str, ...], tuple[str, ...]]
-"""The suite's name, its tasks, and its variants with the reference: all pairs of these are corrected for.
+Declaration = tuple[str, tuple[str, ...], tuple[str, ...], str]
+"""The suite's name, its tasks, its variants with the reference, all pairs of which are corrected for, and its preset.
 
 They are fixed before anything is measured, so that no variant can change a verdict on two others.
 """
@@ -72,7 +72,7 @@ class SuiteFile:
     def declaration(self) -> Declaration:
         """The pairs that a board of this suite corrects for."""
         variants = dict.fromkeys((REFERENCE, *map(str, self.variants)))
-        return self.name, tuple(map(str, self.tasks)), tuple(variants)
+        return self.name, tuple(map(str, self.tasks)), tuple(variants), str(self.preset or "")
 
 
 def read_suite(name_or_file: str) -> SuiteFile:

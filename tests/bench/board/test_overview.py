@@ -212,9 +212,9 @@ def test_who_is_shown_worse_does_not_lead_and_a_mean_over_some_seeds_has_their_n
 
 
 def test_a_suite_is_whole_where_each_task_has_one_board() -> None:
-    lra, part = ("lra", ("a", "b", "c"), ()), ("lra-part", ("a", "b"), ())
-    alone, twin = ("alone", ("a",), ()), ("twin", ("b", "a"), ())
-    declared = [lra, part, alone, twin]
+    lra, part = ("lra", ("a", "b", "c"), (), "quick"), ("lra-part", ("a", "b"), (), "quick")
+    alone, twin = ("alone", ("a",), (), "quick"), ("twin", ("b", "a"), (), "quick[layers=2]")
+    declared = [twin, lra, part, alone]
 
     def names(*keys: BoardKey) -> list[tuple[str, list[str]]]:
         return [(each[0], [key.task for key in own]) for each, own in suites_with_boards(declared, keys)]
@@ -224,6 +224,9 @@ def test_a_suite_is_whole_where_each_task_has_one_board() -> None:
     # a task timed on two machines has one board of quality; one with two kinds of data has none
     assert names(key("a"), key("a", machine="box-2"), key("b"), key("c")) == [("lra", ["a", "b", "c"])]
     assert names(key("a"), key("a", fidelity="surrogate"), key("b")) == []
+    # of two suites with the same tasks that of the preset
+    assert names(*(key(task, preset="quick[layers=2,seeds=3]") for task in "ab")) == [("twin", ["a", "b"])]
+    assert names(key("a", preset="smoke"), key("b", preset="smoke")) == [("lra-part", ["a", "b"])]
     # presets are never mixed
     assert names(key("a"), key("b", preset="base")) == []
 
