@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from ..core.decode import brief
+
 Verdict = Literal["holds", "fails", "n.a.", "not tried", "note", "asks", "by design"]
 """The last four are of modules that promise nothing by themselves: something that might be wrong and was not tried,
 something worth knowing, a question to the author, and a failure that the author means."""
@@ -111,7 +113,7 @@ class ErrorElsewhere(Exception):
 def error_text(error: Exception, length: int = 200) -> str:
     """The kind of an error, the begin of its message, and the innermost line outside PyTorch that raised it."""
     kind, message, line = error_parts(error)
-    return f"{kind}: {message[:length]}{f' ({line})' if line else ''}"
+    return f"{kind}: {brief(message, length)}{f' ({line})' if line else ''}"
 
 
 def error_parts(error: Exception) -> tuple[str, str, str]:

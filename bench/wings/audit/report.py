@@ -1,4 +1,4 @@
-"""AuditReport: what an audit found about a foreign attention, as one line, and the ten lines that show each failure."""
+"""AuditReport: what an audit found about a foreign attention, a line each, and the ten lines that show each failure."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ class AuditReport:
         return not (self.question or untried or unclear)
 
     def __str__(self) -> str:
-        said = (each for each in sorted(self.findings, key=told_at) if each.verdict not in ("n.a.", "not tried"))
-        return self.question or " · ".join(map(in_words, said))
+        told = [each for each in sorted(self.findings, key=told_at) if each.verdict not in ("n.a.", "not tried")]
+        fine = ", ".join(each.property for each in told if not each.detail)
+        lines = [in_words(each) for each in told if each.detail] + ([f"ok: {fine}"] if fine else [])
+        return self.question or "\n".join(lines)
 
     def reproduction(self, name: str) -> Sequence[str]:
         """A program of plain torch that prints the size of the failure `name`."""
@@ -57,6 +59,6 @@ class AuditReport:
 
 
 def in_words(finding: Result) -> str:
-    """Such as `future: ok` or `future: by design, leak at distance 1`."""
+    """Such as `future: by design, leak at distance 1`."""
     by_design = "by design, " if finding.verdict == "by design" else ""
-    return f"{finding.property}: {by_design}{finding.detail or 'ok'}"
+    return f"{finding.property}: {by_design}{finding.detail}"
