@@ -277,7 +277,13 @@ class _Used(Request[_Returned | _RaisedThere]):
             with suppress(Exception):
                 kind, text, line = error_parts(error)
             kind = kind[:80] if kind.isidentifier() else "Exception"
-            return _RaisedThere(self.turn, (kind, without_surrogates(brief(text)), without_surrogates(line[:200])))
+            # of a kind that a wing has made, the kind of ours that it is, with the whole of what we say
+            if ours := next(
+                (each for each in type(error).__mro__ if getattr(errors, each.__name__, None) is each), None
+            ):
+                kind = ours.__name__
+            text = brief(text, 1000) if ours else brief(text)
+            return _RaisedThere(self.turn, (kind, without_surrogates(text), without_surrogates(line[:200])))
 
 
 @dataclass(frozen=True, slots=True)

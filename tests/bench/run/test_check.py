@@ -167,6 +167,20 @@ def test_a_question_that_is_wrong_is_an_error_and_not_a_verdict(monkeypatch: pyt
     assert isinstance(found[Spec("linear")], SelectionError) and isinstance(found[Spec("rela")], CheckReport)
 
 
+@pytest.mark.slow  # processes that import torch
+def test_code_whose_call_is_not_found_is_asked_about_in_whole(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "class Odd(torch.nn.Module):\n"
+        "    def forward(self, x, table):\n"
+        "        raise ValueError(f'what {200 * \"a\"} needs')\n"
+    )
+    spec = Spec(f"{tmp_path / 'mine.py'}:Odd")
+    ((_, found),) = check_together([spec], device="cpu", dtype="float32", jobs=1)
+    assert isinstance(found, SelectionError) and str(found).startswith("how is it called?")
+    assert str(found).endswith("or name a module of your file that needs no more")
+
+
 def test_a_cpu_checks_no_more_at_once_than_it_has_cores_or_there_are_settings() -> None:
     assert 1 <= processes_for("cpu") <= min(len(os.sched_getaffinity(0)), len(SETTINGS))
     assert processes_for("cuda:0") >= 1
