@@ -120,7 +120,7 @@
 
   // not markMore: a reader may have scrolled to the end
   function isTooWide(box) {
-    return box.scrollWidth > box.clientWidth + 1;
+    return box.scrollWidth > box.clientWidth + 4;
   }
 
   // an interval stands below its value in a table that would otherwise be too wide
