@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 
 from ...variants.contract import AttentionShape
@@ -178,7 +178,8 @@ def check_variant(
         for setting in settings[part::parts]:
             shape = shape_in(setting)
             if not results:
-                made = VariantFactory.of(variant).make(shape)
+                # a class that takes `causal` is examined as the layer that it is asked to be
+                made = VariantFactory.of(variant).make(replace(shape, causal=causal is not False))
                 note = "; ".join(filter(None, [getattr(made, "found", ""), note]))
                 audited = getattr(made, "audited", None)
                 if audited is None and (causal is not None or by_design):

@@ -11,6 +11,7 @@ import inspect
 import math
 import typing
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -47,6 +48,7 @@ from .target import (
     redraw_zeros,
 )
 
+HALVES = (torch.bfloat16, torch.float16)
 NO_PADDING = "no argument that keeps padding out was found"
 
 
@@ -78,7 +80,7 @@ class Foreign(Variant):
         if key not in cls._known:
             with torch.random.fork_rng(devices=[]):
                 twin, _ = as_tested(made(cls.target, cls.name, replace(shape, dropout=0.5), given)[0])
-                cls._known[key] = _calls(module, twin, call)
+                cls._known[key] = _calls(module, twin, call, shape.heads)
         calls = cls._known[key]
         found = calls.convention
         if found.kind == "model":
@@ -136,7 +138,10 @@ class ForeignAttention(Variant):
         if mask.causal and few < keys:
             # a causal switch may align the first query with the first key
             query = F.pad(query, (0, 0, keys - few, 0))
-        output = _output(self.module, self.calls.convention, (query, key, value), mask)
+        # its own parameters stay in float32, and a model in half precision gives the inputs as they are
+        half = query.dtype in HALVES and isinstance(self.module, nn.Module) and any(True for _ in self.parameters())
+        with torch.autocast(query.device.type, query.dtype) if half else nullcontext():
+            output = _output(self.module, self.calls.convention, (query, key, value), mask)
         empty = mask.seen(query.shape[2], keys, query.device) == 0
         return output.masked_fill(empty[:, None, :, None], 0.0)[:, :, -few:].to(value.dtype)
 
@@ -284,15 +289,15 @@ def takes_shape(found: Any) -> bool:
     return len(names) == 1 and names[0] not in {*NEEDED, *CONFIGS, *STATES}
 
 
-def _calls(module: Any, twin: Any, call: Call) -> Calls:
-    """Try how a module behaves. `twin`: the same, made for a rate of dropout; `call`: see `recognise`."""
+def _calls(module: Any, twin: Any, call: Call, heads: int) -> Calls:
+    """Try how a module behaves. `twin`: the same, made for a rate of dropout; `call`, `heads`: see `recognise`."""
     with warnings.catch_warnings():
         # of calls that are only tried
         warnings.simplefilter("ignore")
         if isinstance(module, nn.Module):
             module = copy.deepcopy(module)
             redraw_zeros(module)
-        found = recognise(module, call=call).convention
+        found = recognise(module, call=call, heads=heads).convention
         if found.kind == "model":
             return Calls(found)
         looks_ahead = sees_future(module, found, found.plain) is not False

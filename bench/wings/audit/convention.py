@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...run.link import Away
 from .calls import Call, Convention, Inputs
-from .search import LIKE_MASKS, MASKS, SWITCHES, Unclear, named_like, parameters_of, plain_call
+from .search import HEADS, LIKE_MASKS, MASKS, SWITCHES, Unclear, named_like, parameters_of, plain_call
 from .subject import STILL, ForeignSubject, by_position, changed, draw, run
 
 CAUSAL_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask")
@@ -27,19 +27,19 @@ CLEARLY = 10.0
 """The factor by which a mask must keep out more than its opposite does, where neither keeps out all."""
 
 
-def recognise(target: Any, *, call: Call = "", asks: bool = True) -> ForeignSubject:
+def recognise(target: Any, *, call: Call = "", asks: bool = True, heads: int = HEADS) -> ForeignSubject:
     """The convention of a module or function. Raises Unclear, with a question, where trials do not decide.
 
     call: an expression, or a function of the module, the inputs and, if it takes one more, `valid`; then nothing is
     searched but shapes. asks: whether a mask that stays unclear raises; else the convention holds the question, and no
-    call with a mask.
+    call with a mask. heads: of q, k and v, where these are inputs.
     """
     training = [(each, each.training) for each in target.modules()] if isinstance(target, nn.Module) else []
     try:
         if training:
             target.eval()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            convention = plain_call(target, call)
+            convention = plain_call(target, call, heads)
             found = ForeignSubject(target, convention if call else _with_masks(target, convention))
     finally:
         for each, was in training:

@@ -35,8 +35,8 @@ ALLOWED = 1e-3
 LENGTHS, PREFILL = (150, 120, 24), 13
 """Positions of a decoded sequence, the first that the subject takes, and those of its first call."""
 
-MOST_SINGLE = 64
-"""Positions of a sequence that is decoded token by token."""
+MOST_SINGLE, LATE = 64, 8
+"""Positions of a sequence that is decoded token by token, and how many are so at the end of a longer one."""
 
 PIECES = (5, PREFILL, 14, 46, 47, 110)
 """Ends of pieces: some of one token, some longer than a chunk."""
@@ -130,28 +130,36 @@ def tests(subject: ForeignSubject) -> dict[str, Callable[[ForeignSubject], Answe
     cache = protocol(subject)[0] if subject.looks_back else None
     length = next(iter(taken(subject, LENGTHS)), convention.length) if cache else 0
     single = (PREFILL, *range(PREFILL + 1, min(length, MOST_SINGLE) + 1))
+    # a window or a ring of keys is full by then
+    late = (length - LATE, *range(length - LATE + 1, length + 1))
     found: dict[str, Callable[[ForeignSubject], Answers]] = {}
-    found["decoding"] = partial(decoded, protocol=cache, way="decoding token by token", ends=single)
+    found["decoding"] = partial(
+        decoded, protocol=cache, way="decoding token by token", sequences=(single, late)[: 1 + (length > MOST_SINGLE)]
+    )
     if cache is not None:
         ends = (*(end for end in PIECES if end < length), length)
-        found["pieces"] = partial(decoded, protocol=cache, way="prefill in pieces", ends=ends)
+        found["pieces"] = partial(decoded, protocol=cache, way="prefill in pieces", sequences=(ends,))
     return found
 
 
-def decoded(subject: ForeignSubject, protocol: Protocol | None, way: str, ends: tuple[int, ...]) -> Answers:
-    """Positions piece by piece up to each of `ends`, against one pass."""
+def decoded(
+    subject: ForeignSubject, protocol: Protocol | None, way: str, sequences: tuple[tuple[int, ...], ...]
+) -> Answers:
+    """Positions piece by piece up to each of the ends of a sequence, against one pass."""
     if protocol is None:
         names = named_like(subject.module, CACHES, LIKE_CACHES)
         text = f"found no way to decode with {', '.join(names)}" if names else "no cache found"
         yield NotJudged(text, verdict="not tried" if names or subject.looks_back else "n.a.")
         return
-    size, refusal = _compared(protocol, subject, ends)
-    if refusal:
-        yield NotJudged(f"{way} {refusal}", verdict="not tried")
-        return
-    text = f"{way} gives other outputs than one pass, by {deviations(size)}"
-    allowed = subject.allowance(size, ALLOWED, length=ends[-1])
-    yield Measured(size, allowed, text, tuple(protocol.program(subject, ends)))
+    for ends in sequences:
+        size, refusal = _compared(protocol, subject, ends)
+        if refusal:
+            yield NotJudged(f"{way} {refusal}", verdict="not tried")
+            return
+        behind = f" behind {ends[0]}" if ends[0] > PREFILL else ""
+        text = f"{way}{behind} gives other outputs than one pass, by {deviations(size)}"
+        allowed = subject.allowance(size, ALLOWED, length=ends[-1])
+        yield Measured(size, allowed, text, tuple(protocol.program(subject, ends)))
 
 
 def _compared(found: Protocol, subject: ForeignSubject, ends: tuple[int, ...]) -> tuple[float, str]:

@@ -50,6 +50,8 @@ LENGTHS = (64, 128, 32, 16, 256, 512)
 """Positions of the trials: the first that the module takes. Layers of blocks refuse what is no multiple of a block."""
 
 HEADS, HEAD_DIM = 4, 16
+SWAP = ".transpose(1, 2)"
+"""Between (B, H, N, d) and (B, N, H, d)."""
 
 
 class Unclear(SelectionError):
@@ -82,8 +84,8 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, is_c
     """The arguments of torch's attention, which is built in and tells no signature."""
 
 
-def plain_call(target: Any, call: Call) -> Convention:
-    """The call without padding: the first trial that runs. Raises Unclear where none does."""
+def plain_call(target: Any, call: Call, heads: int = HEADS) -> Convention:
+    """The call without padding: the first trial that runs; `heads`: of q, k and v. Raises Unclear where none does."""
     if isinstance(target, Away):
         facts = target.facts
         if facts.question:
@@ -91,7 +93,7 @@ def plain_call(target: Any, call: Call) -> Convention:
         found = Convention(kind=facts.kind, shape=facts.shape, length=facts.length, plain=facts.plain)
         return _given(facts.plain, facts.kind, facts.shape, facts.length) if call else found
     failures = []
-    for kind, shape, arguments, turn in _candidates(target, call):
+    for kind, shape, arguments, turn in _candidates(target, call, heads):
         for length in LENGTHS:
             trial = (
                 _given(call, kind, shape, length)
@@ -118,7 +120,8 @@ def _tried(target: Any, trial: Convention, turn: str, call: Call) -> Convention 
     kind = trial.kind
     inputs = draw(kind, trial.shape, 2, trial.length, 1)
     output = run_raw(trial.plain, target, kind, inputs, None, False)
-    pick = picked(output, inputs[0].mT.shape if turn else inputs[0].shape, kind)
+    turned = {".mT": inputs[0].mT, SWAP: inputs[0].transpose(1, 2)}.get(turn, inputs[0])
+    pick = picked(output, turned.shape, kind)
     if pick is None:
         return str(tuple(output.shape)) if isinstance(output, Tensor) else f"a {type(output).__name__}"
     if isinstance(call, str) and call and pick:
@@ -127,7 +130,7 @@ def _tried(target: Any, trial: Convention, turn: str, call: Call) -> Convention 
     if call:
         return _given(call, kind, trial.shape, trial.length)
     trial = replace(trial, plain=f"{trial.plain}{pick}{turn}")
-    return trial if turn else _arranged(target, trial)
+    return trial if turn == ".mT" else _arranged(target, trial)
 
 
 def picked(output: Any, shape: torch.Size, kind: Kind) -> str | None:
@@ -199,7 +202,7 @@ def _required(target: Any) -> list[str]:
     return [name for name, each in found if each.default is each.empty and each.kind not in several]
 
 
-def _candidates(target: Any, call: Call) -> Iterator[tuple[Kind, tuple[int, ...], str, str]]:
+def _candidates(target: Any, call: Call, heads: int) -> Iterator[tuple[Kind, tuple[int, ...], str, str]]:
     """Kinds, shapes, arguments and turns of the output to try, the likeliest first."""
     parameters = parameters_of(target)
     names = [name.lower() for name in parameters]
@@ -211,8 +214,11 @@ def _candidates(target: Any, call: Call) -> Iterator[tuple[Kind, tuple[int, ...]
     for more in _beside(target, widths):
         if wanted >= {"q", "k", "v"} or (not wanted and [name[:1] for name in names[:3]] == ["q", "k", "v"]):
             three = _said(parameters, "q", "k", "v") + more
-            yield from (("qkv", (HEADS, width), three, "") for width in (HEAD_DIM, *widths))
+            shapes = [(count, width) for count in dict.fromkeys((HEADS, heads)) for width in (HEAD_DIM, *widths)]
+            yield from (("qkv", shape, three, "") for shape in shapes)
             if not wanted:
+                # some take (B, N, H, d) alone, such as one with a parameter for each head
+                yield from (("qkv", shape, _with_inputs(three, SWAP), SWAP) for shape in shapes)
                 three = _said(parameters, "x", "x", "x") + more
                 yield from (("layer", (width,), three, "") for width in widths)
             continue
@@ -298,7 +304,7 @@ def _arranged(target: Any, trial: Convention) -> Convention:
     # copies, since some change what they are given
     base = subject(tuple(each.clone() for each in inputs))
     where = torch.zeros(inputs[0].shape[:-1], dtype=torch.bool)
-    where[(1, 2, 3) if trial.kind == "qkv" else (1, 3)] = True
+    where[(1, trial.shape[0] // 2, 3) if trial.kind == "qkv" else (1, 3)] = True
     other = tuple(torch.where(where[..., None], 3 * each + 1, each) for each in inputs)
     moved = (subject(other) - base).flatten(where.ndim).abs().amax(-1) > STILL * float(base.std())
     # without the changed place itself, which axes hold a moved one
@@ -314,7 +320,7 @@ def _arranged(target: Any, trial: Convention) -> Convention:
                 "'m(q, k, v)' for (B, H, N, d), "
                 "'m(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)' for (B, N, H, d)"
             )
-        return replace(trial, plain=f"{_with_inputs(text, '.transpose(1, 2)')}.transpose(1, 2)")
+        return replace(trial, plain=f"{_with_inputs(text, SWAP)}{SWAP}")
     return trial
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -318,6 +319,36 @@ def test_sharp_scores_behind_rounded_projections_are_no_fault() -> None:
     shape = AttentionShape(heads=6, head_dim=16, max_length=96, causal=True, padding=False)
     found = {each.property: each for each in examine(as_variant(UnitKeys, "mine"), shape)}
     assert found["bfloat16"].held and found["float16"].held
+
+
+def naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """As most write it: in half precision its scores are in half precision too."""
+    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+    return (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+
+class Tempered(nn.Module):
+    """Of (batch, positions, heads, width) alone, with a parameter for each head."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(heads))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        scores = torch.einsum("bhnd,bhmd->bhnm", q, k) / q.shape[-1] ** 0.5 * self.temperature[:, None, None]
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        return torch.einsum("bhnm,bhmd->bnhd", weights, v)
+
+
+@pytest.mark.parametrize("found", [naive, Tempered])
+@pytest.mark.parametrize("heads", [2, 8])
+def test_softmax_with_scores_in_half_precision_is_right_whatever_its_layout(found: Any, heads: int) -> None:
+    shape = AttentionShape(heads=heads, head_dim=16, max_length=512, causal=True, padding=False)
+    results = {each.property: each for each in examine(as_variant(found, "mine"), shape)}
+    assert results["bfloat16"].held and results["float16"].held
+    assert not [each.property for each in results.values() if each.held is False]
 
 
 def test_a_layer_that_only_looks_both_ways_has_no_causal_form() -> None:

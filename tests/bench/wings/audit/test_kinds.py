@@ -397,6 +397,26 @@ class ForgettingInHalf(Recurrent):
     low, decay = True, 0.99
 
 
+class Rotary(Layer):
+    """Angles of positions in float32, or in the precision of what is turned."""
+
+    low = False
+
+    def turned(self, x):
+        kind = x.dtype if self.low else torch.float32
+        angles = torch.arange(x.shape[2], dtype=kind)[:, None] * torch.logspace(0, -3, 4).to(kind)
+        cos, sin = angles.cos().repeat(1, 2).to(x.dtype), angles.sin().repeat(1, 2).to(x.dtype)
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+    def mixed(self, q, k, v):
+        return super().mixed(self.turned(q), self.turned(k), v)
+
+
+class RotaryInHalf(Rotary):
+    low = True
+
+
 class DropsNothing(Dropping):
     """The rate is kept, and forgotten in the call."""
 
@@ -657,6 +677,25 @@ class CachedWithoutMask(Cached):
     later = False
 
 
+class WindowedCache(Cached):
+    """A window of 100, which a decoded token has as well."""
+
+    forgets = False
+
+    def forward(self, x, cached_kv=None):
+        q, k, v = self.split(x)
+        if cached_kv is not None:
+            k, v = torch.cat([cached_kv[0], k], 2), torch.cat([cached_kv[1], v], 2)
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        if not self.forgets or q.shape[2] > 1:
+            seen &= seen.clone().triu(k.shape[2] - q.shape[2] - 99)
+        return self.joined(F.scaled_dot_product_attention(q, k, v, seen)), (k, v)
+
+
+class WindowForgottenByOneToken(WindowedCache):
+    forgets = True
+
+
 class GrowsWithTheLength(Layer):
     """Each output grows by a small part with every token of the sequence."""
 
@@ -755,8 +794,8 @@ class LeaksBesideALoudChannel(OneLoudChannel):
 
 RIGHT = [
     OneLoudChannel, Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached,
-    Dilated, DilatedBySix, BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare,
-    RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision,
+    Dilated, DilatedBySix, BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare, Rotary,
+    RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision, WindowedCache,
 ]  # fmt: skip
 
 FAULTS = [
@@ -790,6 +829,7 @@ FAULTS = [
     (ForgetsTheCapInBackward, "gradients"),
     (WindowWithoutNumbers, "empty rows"),
     (CachedWithoutMask, "pieces"),
+    (WindowForgottenByOneToken, "decoding"),
     (GrowsWithTheLength, "prefix"),
     (InexactAndGrows, "prefix"),
     (OneMaskForAll, "half precision"),
@@ -813,6 +853,7 @@ FAULTS = [
     (LeaksBesideALoudChannel, "future"),
     (RecurrentInHalf, "half precision"),
     (ForgettingInHalf, "half precision"),
+    (RotaryInHalf, "half precision"),
     (DropsNothing, "dropout"),
     (UncalledModuleOfDropout, "dropout"),
     (ForgetsItsArgument, "dropout"),
@@ -1015,6 +1056,25 @@ def test_check_asks_what_a_module_claims_and_takes_an_answer(monkeypatch):
     assert attnbench.check(OneAhead(), causal=True).failures[0].property == "causal"
     accepted = attnbench.check(OneAhead(), causal=False)
     assert accepted and not accepted.undecided
+
+
+def test_check_examines_a_class_that_takes_causal_as_the_layer_that_it_is_asked_to_be(monkeypatch):
+    import attnbench
+    from attnbench.bench.gate import report as gate_report
+
+    class Either(nn.Module):
+        def __init__(self, dim, causal=True):
+            super().__init__()
+            self.projections, self.causal = nn.Linear(dim, 3 * dim), causal
+
+        def forward(self, x):
+            q, k, v = self.projections(x)[:, None].chunk(3, -1)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)[:, 0]
+
+    monkeypatch.setattr(gate_report, "examine", lambda variant, shape: [])
+    for causal in (True, None, False):
+        found = attnbench.check(Either, causal=causal)
+        assert found and ("looks both ways" in found.note) == (causal is False), str(found)
 
 
 def test_the_help_names_properties_that_audit_and_check_know():
