@@ -362,13 +362,15 @@ class Case:
         """This case; at the length to be measured a smaller one, for float64 and gradients, which cost most.
 
         That has no more heads than a million scores take, no more tokens than float64 may have, and half as many as
-        long as a pass takes long.
+        long as a pass takes long; of code of others no fewer, since nothing else says that it does there what it does
+        at few.
         """
         if not self.own:
             return self
         length = self.length if self.length <= DOUBLE_LENGTH else REDUCED_LENGTH
         reduced = self.of_size(min(self.shape.heads, max(1, REDUCED_SCORES // length**2)), length)
-        while reduced.length >= 2 * LEAST_LENGTH and reduced.seconds > REDUCED_SECONDS:
+        foreign = getattr(self.module, "audited", None) is not None
+        while not foreign and reduced.length >= 2 * LEAST_LENGTH and reduced.seconds > REDUCED_SECONDS:
             shorter = reduced.of_size(reduced.shape.heads, reduced.length // 2)
             if shorter is reduced:
                 break

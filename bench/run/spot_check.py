@@ -62,15 +62,36 @@ class SpotCheck:
         self.steady, self.first, self.hooks = steady, dict[object, Tensor](), list[RemovableHandle]()
 
     @contextmanager
-    def watching(self, variants: Iterable[Variant]) -> Iterator[None]:
-        """Inside, calls of `variants` are tested."""
-        hooks = [each.register_forward_hook(self._look) for each in variants if self.is_on]
+    def watching(self, variants: Iterable[Variant], optimiser: torch.optim.Optimizer | None = None) -> Iterator[None]:
+        """Inside, calls of `variants` are tested; that of a training alone may change parameters of other modules."""
+        watched = [*variants] if self.is_on else []
+        hooks: list[RemovableHandle] = [each.register_forward_hook(self._look) for each in watched]
+        if watched and optimiser is not None:
+            hooks += self._guarding(watched, optimiser)
         try:
             yield
         finally:
             for hook in (*hooks, *self.hooks):
                 hook.remove()
             self.hooks.clear()
+
+    def _guarding(self, variants: Sequence[Variant], optimiser: torch.optim.Optimizer) -> list[RemovableHandle]:
+        """Hooks that compare all parameters but those of `variants` before a step with those behind the step before."""
+        own = {id(each) for variant in variants for each in variant.parameters()}
+        others = [each for group in optimiser.param_groups for each in group["params"] if id(each) not in own]
+        kept = list[Tensor]()
+
+        def keep(*_: Any) -> None:
+            kept[:] = [each.detach().clone() for each in others]
+
+        def compare(*_: Any) -> None:
+            # by their bytes, since a training that diverges has parameters that are no numbers
+            for before, now in zip(kept, others, strict=bool(kept)):
+                if not torch.equal(before.view(torch.uint8), now.detach().view(torch.uint8)):
+                    shape = " × ".join(map(str, now.shape))
+                    self.found = f"between two steps, parameters of another module changed (of shape {shape})"
+
+        return [optimiser.register_step_pre_hook(compare), optimiser.register_step_post_hook(keep)]
 
     def __deepcopy__(self, memo: Any) -> SpotCheck:
         return self
@@ -94,10 +115,50 @@ class SpotCheck:
         self.is_testing = True
         with torch.random.fork_rng(devices=[]):
             problem = self._problem(variant, inputs)
+        if variant.training and output.requires_grad and not (variant.owns_projections or problem):
+            self._look_at_training(variant, inputs, output)
         self.is_testing = False
+        self._add(problem)
+
+    def _add(self, problem: str) -> None:
         self.failed += bool(problem)
         if self.failed >= CONFIRMED:
             self.found = problem
+
+    def _look_at_training(self, variant: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Gradients that arrive in the model are those that a copy gives for the same inputs, without the model."""
+        *parts, mask = inputs[:4]
+        if len({id(each) for each in parts}) < len(parts) or not all(each.requires_grad for each in parts):
+            return
+        copied, arrived = _copied(variant), dict[int, Tensor]()
+        leaves = [each.detach().clone().requires_grad_() for each in parts]
+        states = [each.detach().clone() for each in inputs[4:]]
+
+        def compare(at: int, gradient: Tensor) -> None:
+            arrived[at] = gradient.detach().clone()
+            if len(arrived) <= len(parts):
+                return
+            self.is_testing = True
+            try:
+                with torch.random.fork_rng(devices=[]), torch.enable_grad():
+                    first, again = (gradients(seed) for seed in (1, 2))
+            finally:
+                self.is_testing = False
+            for number, (expected, other) in enumerate(zip(first, again, strict=True)):
+                # one that draws numbers has another gradient each time
+                off, size = float((arrived[number] - expected).norm()), float(expected.norm())
+                if torch.equal(expected, other) and not off <= 5e-2 * size:
+                    self._add("its gradients in the model are others than those of a copy for the same inputs")
+                    return
+
+        def gradients(seed: int) -> tuple[Tensor, ...]:
+            torch.manual_seed(seed)
+            return torch.autograd.grad(
+                copied(*leaves, mask, *states), leaves, arrived[len(parts)], allow_unused=True, materialize_grads=True
+            )
+
+        for at, each in enumerate((*parts, output)):
+            each.register_hook(partial(compare, at))
 
     def _changed(self, variant: Any, inputs: tuple[Any, ...], output: Tensor) -> str:
         if type(output) is not Tensor:

@@ -105,7 +105,7 @@ def _train(builder: RecordBuilder) -> None:
     )
     share = 0.0 if context.job.even_if_wrong else SPOT_CHECKS / recipe.steps
     spot = SpotCheck(cell.variant, context.device, share)
-    with spot.watching(model.variants):
+    with spot.watching(model.variants, trainer.optimiser):
         training = trainer.run()
     if wrong := watch.changes() or spot.found:
         raise Incorrect(wrong)

@@ -136,11 +136,23 @@ class SweepWorkloads(Workloads):
             warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
         return torch.optim.AdamW(parameters, lr=0.0, fused=True, capturable=self.captures)
 
+    def _built(self, spec: Spec) -> BuildVariant:
+        """What makes the variant; it raises Unsupported for half the work of softmax, which looks both ways."""
+        build = self.build(spec)
+
+        def built(shape: AttentionShape) -> Variant:
+            variant = build(shape)
+            if not shape.causal and getattr(variant, "looks_back", False):
+                raise Unsupported("it looks back alone, and softmax looks both ways here: --task 'sweep[causal=true]'")
+            return variant
+
+        return built
+
     def _attention(self, spec: Spec) -> Workload:
         with torch.random.fork_rng(devices=[]):
             # a pattern or a projection is drawn: the same for each run of a point
             torch.manual_seed(axis_seed(use="variant init", seed=0, layer=0))
-            variant = self.build(spec)(shape_of(self.point, self.device)).to(self.device)
+            variant = self._built(spec)(shape_of(self.point, self.device)).to(self.device)
         variant.train(self.point.mode == "step")
         parameters = [p for p in variant.parameters() if p.requires_grad]
         count = sum(p.numel() for p in parameters)
@@ -184,7 +196,7 @@ class SweepWorkloads(Workloads):
     def _block(self, spec: Spec) -> Workload:
         """A block, or of it the layer: attention with its projections."""
         shape = shape_of(self.point, self.device)
-        build = self.build(spec)
+        build = self._built(spec)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(axis_seed(use="variant init", seed=0, layer=0))
             variant = build(shape)
@@ -281,7 +293,7 @@ class SweepWorkloads(Workloads):
 
     def _model(self, spec: Spec) -> Workload:
         objective = objective_for(self.task.problem(), self.point)
-        model: Model = objective.model(self.build(spec), 0, str(self.device)).to(self.device)
+        model: Model = objective.model(self._built(spec), 0, str(self.device)).to(self.device)
         model.train(self.point.mode == "step")
         optimiser = self._optimiser(model.parameters())
         plain = model.forward

@@ -102,6 +102,7 @@ class Foreign(Variant):
         more += "".join(f" · {CHANGES[line]}" for line in changes)
         built = adapter(shape, module, calls, f"{cls.name}({said}) is {found}{more}")
         built.audited = partial(_audited, module, cls.name, call)
+        built.looks_back = not calls.looks_ahead
         if both:
             built.causality = None  # type: ignore[misc]
         return built
@@ -123,6 +124,7 @@ class ForeignAttention(Variant):
     module: Any
     calls: Any
     audited: Any
+    looks_back: bool
 
     def __init__(self, shape: AttentionShape, module: Any, calls: Calls, found: str):
         super().__init__(shape)

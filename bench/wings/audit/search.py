@@ -120,8 +120,8 @@ def _tried(target: Any, trial: Convention, turn: str, call: Call) -> Convention 
     kind = trial.kind
     inputs = draw(kind, trial.shape, 2, trial.length, 1)
     output = run_raw(trial.plain, target, kind, inputs, None, False)
-    turned = {".mT": inputs[0].mT, SWAP: inputs[0].transpose(1, 2)}.get(turn, inputs[0])
-    pick = picked(output, turned.shape, kind)
+    swapped = inputs[0].transpose(1, 2) if turn else inputs[0]
+    pick = picked(output, swapped.shape, kind)
     if pick is None:
         return str(tuple(output.shape)) if isinstance(output, Tensor) else f"a {type(output).__name__}"
     if isinstance(call, str) and call and pick:

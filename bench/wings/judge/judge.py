@@ -119,7 +119,10 @@ def judging(
             by_gate = examined_by(check(spec, device=str(place)))
             if not by_gate.problem:
                 traits = ask(VARIANTS, spec.name, AskTraits(spec, by_gate.causal))
-                by_gate = replace(by_gate, sees_order=traits.sees_order, projects=traits.projects)
+                by_gate = replace(
+                    by_gate, sees_order=traits.sees_order, projects=traits.projects,
+                    only_causal=by_gate.only_causal or traits.looks_back,
+                )  # fmt: skip
             kept = kept.with_more(examined=by_gate)
         examined = kept.examined
         assert examined is not None
@@ -283,11 +286,12 @@ def _failure(result: Result) -> str:
 @dataclass(frozen=True, slots=True)
 class Traits:
     """`sees_order`: whether two neighbouring tokens of the past that change places change an output, as under rotary
-    positions. `projects`: whether it is a layer with projections of its own.
+    positions. `projects`: whether it is a layer with projections of its own. `looks_back`: whether it looks back alone.
     """
 
     sees_order: bool
     projects: bool
+    looks_back: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +311,7 @@ class AskTraits(Request[Traits]):
             torch.manual_seed(0)
             variant = VARIANTS.build(self.variant, shape).eval()
             if not self.causal:
-                return Traits(False, variant.owns_projections)
+                return Traits(False, variant.owns_projections, False)
             query, key, value = torch.randn(3, 1, shape.heads, shape.max_length, shape.head_dim)
             hidden = [torch.randn(1, shape.max_length, shape.hidden_width)] if variant.takes_hidden else []
             swapped = [0, 1, 2, 3, 5, 4, 6, 7]
@@ -318,4 +322,5 @@ class AskTraits(Request[Traits]):
                 )[:, :, -1]
                 for places in ([*range(8)], swapped)
             )
-        return Traits(not torch.allclose(before, after, atol=1e-4), variant.owns_projections)
+        sees_order, looks_back = not torch.allclose(before, after, atol=1e-4), getattr(variant, "looks_back", False)
+        return Traits(sees_order, variant.owns_projections, looks_back)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.run.spot_check import SpotCheck
@@ -52,6 +52,26 @@ class SkipsBackward(Honest):
         self.calls += 1
         output = super().forward(query, key, value, mask)
         return output if self.calls < 5 else output.detach() + 0 * (query + key + value)
+
+
+class _Helped(torch.autograd.Function):
+    """The identity, with a gradient of its own beside the one that arrives."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor) -> Tensor:
+        return query.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient + gradient.roll(1, -1)
+
+
+class HelpedInTheModel(Honest):
+    """Where its inputs have a graph, in which it could find the tokens, another loss is behind its gradients."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        inside = query.grad_fn is not None
+        return super().forward(_Helped.apply(query) if inside else query, key, value, mask)  # type: ignore[no-untyped-call]
 
 
 class LeaksBesideHugeNumbers(Leaks):
@@ -216,6 +236,40 @@ def test_gradients_of_samples_stay_the_same(foreign: Spec, training: bool) -> No
 
     assert found(SkipsBackward) == "the same inputs give another gradient than they gave before"
     assert found(Honest) == found(Honest, dropout=0.3) == ""
+
+
+@pytest.mark.parametrize(("kind", "dropout"), [(HelpedInTheModel, 0.0), (Honest, 0.0), (Honest, 0.3)])
+def test_gradients_in_the_model_are_those_of_a_copy(kind: type[ScoredVariant], dropout: float, foreign: Spec) -> None:
+    check, variant = SpotCheck(foreign, torch.device("cpu"), share=1.0), kind(replace(SHAPE, dropout=dropout)).train()
+    project = nn.Linear(8, 24)
+    with check.watching([variant]):
+        for _ in range(4):
+            heads = project(torch.randn(3, 2, 12, 8)).chunk(3, -1)
+            variant(*heads, Mask(causal=True)).square().sum().backward()
+    wrong = "its gradients in the model are others than those of a copy for the same inputs"
+    assert check.found == (wrong if kind is HelpedInTheModel else "")
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_layer_writes_no_parameters_of_other_modules(writes: bool, foreign: Spec) -> None:
+    variant, project = Honest(SHAPE), nn.Linear(8, 24)
+    variant.own = nn.Parameter(torch.ones(1))
+    optimiser, check = (
+        torch.optim.AdamW([*project.parameters(), variant.own]),
+        SpotCheck(foreign, torch.device("cpu"), 0),
+    )
+    with check.watching([variant], optimiser):
+        for step in range(5):
+            loss = (project(torch.randn(4, 8)) * variant.own).square().sum()
+            loss.backward()
+            variant.own.data.fill_(2.0)
+            if writes and step == 3:
+                project.weight.data.copy_(torch.randn(24, 8))
+            optimiser.step()
+    assert check.found == ("between two steps, parameters of another module changed (of shape 24 × 8)" * writes)
+    project.weight.data.zero_()
+    optimiser.step()
+    assert ("24 × 8" in check.found) == writes
 
 
 def test_our_own_code_is_not_watched() -> None:

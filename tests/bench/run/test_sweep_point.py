@@ -131,6 +131,17 @@ def test_a_layer_of_others_is_timed_in_the_place_of_the_projections(tmp_path) ->
     assert one.parameters == (32 * 33, -3 * 32 * 33)
 
 
+def test_a_layer_that_looks_back_alone_is_not_timed_beside_softmax_that_looks_both_ways(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch.nn.functional import scaled_dot_product_attention as attention\n"
+        "def mine(q, k, v):\n    return attention(q, k, v, is_causal=True)\n"
+    )
+    name = f"{tmp_path / 'mine.py'}:mine"
+    with pytest.raises(Unsupported, match=r"it looks back alone, .*sweep\[causal=true\]"):
+        subject(f"sweep[{SMALL},mode=forward]", name)
+    assert subject(f"sweep[{SMALL},causal=true,mode=forward]", name)[1].work() is not None
+
+
 def test_rotary_positions_need_projections() -> None:
     with pytest.raises(SelectionError, match="level=layer"):
         point_of("sweep[positions=rope]", CPU)

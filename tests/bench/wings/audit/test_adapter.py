@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.bench.core.registry import parameters
+from attnbench.bench.gate import case
+from attnbench.bench.gate.case import Case, RunSetting
 from attnbench.bench.gate.suite import examine, quick_gate
 from attnbench.bench.wings.audit.adapter import as_variant, takes_shape
 from attnbench.variants import AttentionShape, Mask, build
@@ -349,6 +351,31 @@ def test_softmax_with_scores_in_half_precision_is_right_whatever_its_layout(foun
     results = {each.property: each for each in examine(as_variant(found, "mine"), shape)}
     assert results["bfloat16"].held and results["float16"].held
     assert not [each.property for each in results.values() if each.held is False]
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return 2 * gradient
+
+
+def wrong_behind_700(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Its gradients are twice too large for more than 700 tokens."""
+    output = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return _Doubled.apply(output) if q.shape[2] > 700 else output  # type: ignore[no-untyped-call]
+
+
+def test_gradients_of_foreign_code_are_tested_at_the_length_to_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    # however slow it is
+    monkeypatch.setattr(case, "REDUCED_SECONDS", 0.0)
+    shape = AttentionShape(heads=1, head_dim=8, max_length=1024, causal=True, padding=False)
+    failure = quick_gate(as_variant(wrong_behind_700, "mine"), shape, form="own")
+    assert failure is not None and failure.property == "gradient at length"
+    assert Case("softmax", shape, RunSetting(1024, 1, "own")).reduced.length == 512
 
 
 def test_a_layer_that_only_looks_both_ways_has_no_causal_form() -> None:

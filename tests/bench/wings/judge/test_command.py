@@ -151,7 +151,7 @@ class Mine(torch.nn.Module):
 """
     (tmp_path / "mine.py").write_text(code, encoding="utf-8")
     traits = AskTraits(Spec.parse(f"{tmp_path / 'mine.py'}:Mine")).answer(None)
-    assert (traits.sees_order, traits.projects) == (bool(slope), True)
+    assert (traits.sees_order, traits.projects, traits.looks_back) == (bool(slope), True, True)
 
 
 def test_the_variant_whose_gate_runs_is_said_before(monkeypatch, tmp_path):
