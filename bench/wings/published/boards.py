@@ -13,6 +13,7 @@ from ...board.cells import EMPTY, number_cell
 from ...core.errors import StoreError
 from ...core.files import PACKAGE
 from ...core.metrics import METRICS
+from ...plan.suite_file import read_suite
 
 FOLDER = PACKAGE / "tasks" / "published"
 FAILED = "FAIL"
@@ -94,7 +95,7 @@ def average(table: Table, model: str, tasks: Sequence[str]) -> float | None:
 
 
 def with_published(boards: Sequence[Board], suite: str | None) -> list[Board]:
-    """Our boards, each followed by published numbers on its task; for a suite, by all tables of its papers.
+    """Our boards, each followed by published numbers on its task; for a suite, by all tables on its tasks.
 
     Tasks outside a suite have all tables of their papers at the end.
     """
@@ -106,14 +107,19 @@ def with_published(boards: Sequence[Board], suite: str | None) -> list[Board]:
 
 
 def boards_for_suite(suite: str) -> list[Board]:
-    """Every table of the papers on that suite, in full; averages are computed from the cells beside them."""
-    return _in_full(lambda paper: paper.suite == suite)
+    """Every table of the papers that share a task with that suite, in full; averages are ours, of the cells."""
+    tasks = _tasks(suite)
+    return _in_full(lambda paper: not tasks.isdisjoint(paper.tasks or _tasks(paper.suite)))
 
 
 def boards_for_tasks(tasks: Sequence[str]) -> list[Board]:
     """Every table of the papers that name one of these tasks, which need no suite, in full."""
     names = {task.partition("[")[0] for task in tasks}
     return _in_full(lambda paper: not names.isdisjoint(paper.tasks))
+
+
+def _tasks(suite: str) -> set[str]:
+    return {task.name for task in read_suite(suite).tasks}
 
 
 def published_board(board: Board, task: str) -> Board | None:
@@ -241,17 +247,15 @@ def _board(table: Table) -> Board:
     ]
     notes = [Note(topic="source", kind="method", text=_origin(table))]
     notes += [Note(topic="note", kind="method", text=text) for text in table.notes]
-    if averages:
-        failed = f"; {FAILED} on Path-X counts as {CHANCE:.0f}" if len(averages) > 1 else ""
-        text = f"of the cells beside it, not the printed one{failed}"
-        notes.append(Note(topic="average", kind="method", text=text))
+    failed = f" with {FAILED} as {CHANCE:.0f}" if len(averages) > 1 else ""
+    computed = f"; averages are of these cells{failed}, not as printed" if averages else ""
     measured = METRICS[table.quantity].title if table.quantity in METRICS else table.quantity
     unit = f", {table.unit}" if table.unit not in ("", measured) else ""
     return Board(
         name=f"published/{table.title}",
         title=f"published: {table.title}",
         question=f"Which numbers did {table.title} report?",
-        headline=f"{measured[0].upper()}{measured[1:]}{unit}, as printed; never ranked with ours.",
+        headline=f"{measured[0].upper()}{measured[1:]}{unit}, as printed{computed}; never ranked with ours.",
         columns=tuple(columns),
         ranked=(),
         unranked=tuple(rows),

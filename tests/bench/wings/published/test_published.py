@@ -162,10 +162,14 @@ def test_a_task_that_no_paper_reports_gets_no_second_board() -> None:
 
 def test_a_suite_gets_every_table_in_full() -> None:
     boards = boards_for_suite("lra")
-    assert len(boards) == 12 and boards_for_suite("other") == []
+    assert len(boards) == 12 and boards_for_suite("synthetic") == []
+    assert boards == boards_for_suite("lra-quick"), "a suite of some of its tasks"
     assert not any(board.ranked for board in boards)
     [lra] = [board for board in boards if board.title == "published: Long Range Arena, table 1"]
     assert [column.title for column in lra.columns][-3:] == ["pathx", "average of 5", "average of 6"]
+    assert lra.headline == (
+        "Accuracy, %, as printed; averages are of these cells with FAIL as 50, not as printed; never ranked with ours."
+    )
     assert [entry.text for entry in lra.unranked[0].entries] == [
         "36.37", "64.27", "57.46", "42.44", "71.40", "FAIL", "54.39", "53.66",
     ]  # fmt: skip
