@@ -184,7 +184,7 @@ def test_a_plan_for_a_gpu_answers_without_one(tmp_path: Path, monkeypatch: pytes
     said = CliRunner().invoke(app, [*words, "--results", str(tmp_path)])
     assert said.exit_code == 0, said.exception
     words = " ".join(said.output.split())
-    assert all(f"on one {rates_of(each).name}" in words for each in USUAL_CARDS) and "not tested on any GPU" in words
+    assert all(f"on one {rates_of(each).name}" in words for each in USUAL_CARDS) and "twice that at 4,096" in words
     with pytest.raises(attnbench.AttnbenchError, match="sees 0 CUDA devices"):
         attnbench.run("rela", "recall", device="cuda", results=tmp_path)
 
