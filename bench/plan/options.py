@@ -118,16 +118,17 @@ def options_of(
 
     match_parameters: give every model the size of the reference's. memory_budget: also find the longest sequence that
     a sweep's variants run in so many bytes. others: fields of Options, as text or as values. Raises SelectionError for
-    too little, and for a value that is none.
+    too little, and for a value that is none; baselines alone need no variant.
     """
-    if suite is None and (variants is None or tasks is None):
+    given = {name: value for name, value in others.items() if value is not None}
+    given |= {name: value for name, value in (("variants", variants), ("tasks", tasks)) if value is not None}
+    given |= {name: parse(given[name]) for name, parse in _PARSERS.items() if name in given}
+    # simple rules are no variants
+    if suite is None and (tasks is None or (variants is None and given.get("lanes") != ("baseline",))):
         raise SelectionError(
             "expected variants and a task, or a suite; for example: "
             "attnbench run --variants rela,entmax15 --task lra-text"
         )
-    given = {name: value for name, value in others.items() if value is not None}
-    given |= {name: value for name, value in (("variants", variants), ("tasks", tasks)) if value is not None}
-    given |= {name: parse(given[name]) for name, parse in _PARSERS.items() if name in given}
     known = {entry.name for entry in TASKS.entries()}
     for spec in given.get("tasks", ()):
         if spec.name not in known and spec.name in built_in():

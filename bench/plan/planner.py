@@ -124,7 +124,7 @@ class Planner:
         self.variants = list(dict.fromkeys(self.variants))
         if reference not in self.variants:
             self.variants.insert(0, reference)
-            notices.append(f"{REFERENCE} was added: relative figures need it")
+            notices += [f"{REFERENCE} was added: relative figures need it"] if {*self.lanes} - {"baseline"} else []
         self._history = _History(list(self.store.records()), self.site)
 
         steps = [

@@ -163,6 +163,12 @@ def test_a_wrong_option_is_one_error_with_advice(arguments, options, message, tm
         attnbench.plan(*arguments, results=tmp_path, **options)
 
 
+def test_baselines_without_variants_are_planned_alone(tmp_path):
+    made = attnbench.plan(tasks="lra-listops", lanes="baseline", preset="smoke", results=tmp_path, device="cpu")
+    assert [str(step.cell.variant) for step in made.left] == ["majority", "root-operator", "root-and-literals"]
+    assert not made.notices
+
+
 def test_a_plan_needs_no_data_and_writes_nothing(tmp_path):
     made = attnbench.plan("rela", "sweep[length=64,128]", preset="smoke", results=tmp_path / "r", device="cpu")
     assert [str(step.cell.variant) for step in made.left] == ["softmax", "rela"] * 2

@@ -22,6 +22,13 @@ def test_the_command_line_and_python_take_the_same_options() -> None:
     assert python - DISSOLVED == {field.name for field in fields(Options)} - {"description"}
 
 
+def test_baselines_alone_need_no_variant() -> None:
+    options = options_of(tasks="lra-listops", lanes="baseline")
+    assert (options.variants, options.lanes) == ((), ("baseline",))
+    with pytest.raises(SelectionError, match="expected variants and a task"):
+        options_of(tasks="lra-listops", lanes="baseline,train")
+
+
 def test_options_stand_in_the_place_of_those_of_the_suite() -> None:
     suite = options_of(suite="smoke-all")
     assert (suite.suite, suite.preset, suite.seeds) == ("smoke-all", Spec("smoke"), 1)
@@ -46,6 +53,7 @@ def test_options_stand_in_the_place_of_those_of_the_suite() -> None:
         ({"threads": 10**6}, "threads"),
         ({"tasks": "lra"}, "'lra' is a suite; `--suite lra` runs its tasks"),
         ({"tasks": None}, "expected variants and a task, or a suite"),
+        ({"tasks": None, "lanes": "baseline"}, "expected variants and a task, or a suite"),
     ],
 )
 def test_a_value_that_nothing_can_run_with_is_refused(options: dict[str, object], words: str) -> None:
