@@ -184,10 +184,21 @@ def compared_with(subject: ForeignSubject, text: str) -> Answers:
     padded = torch.ones(1, length, dtype=torch.bool)
     padded[0, :3], padded[0, length // 2], padded[0, -2:] = False, False, False
     answer: Answer = Measured(math.inf, SAME)
-    for valid in (None, padded) if subject.pads else (None,):
+    cases: list[tuple[ForeignSubject, Tensor | None]] = [
+        (subject, None),
+        *([(subject, padded)] if subject.pads else []),
+    ]
+    if subject.convention.kind == "qkv":
+        # a scale that is a number is right at one width
+        heads, width = subject.convention.shape
+        cases.append((replace(subject, convention=replace(subject.convention, shape=(heads, 2 * width))), None))
+    for one, valid in cases:
         try:
-            answer = _compared(_found(subject, length, valid), *parsed(text))
+            answer = _compared(_found(one, length, valid), *parsed(text))
         except Exception as error:
+            if one is not subject:
+                # its parameters may be of one width
+                break
             reason = str(error) if isinstance(error, Unfound | AttnbenchError) else f"raises {error_text(error, 80)}"
             answer = NotJudged(f"not compared: {reason}", Measured(math.inf, SAME), "asks")
         if not isinstance(answer, Measured) or not answer.value <= SAME:

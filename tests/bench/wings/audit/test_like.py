@@ -461,6 +461,18 @@ def test_layers_of_torch_and_functions_are_compared():
     assert "scores are not divided" in compared(function_without_scale, "softmax").detail
 
 
+def test_a_scale_that_is_right_at_one_width_is_red():
+    def fixed(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, scale=0.25)
+
+    def of_the_width(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, scale=q.shape[-1] ** -0.5)
+
+    report = attnbench.audit(fixed, compile="", like="softmax")
+    assert [each.property for each in report.failures] == ["like softmax"], str(report)
+    assert attnbench.audit(of_the_width, compile="", like="softmax")
+
+
 def test_a_difference_with_padding_alone_is_red():
     found = compared(PaddedOtherwise(), "softmax")
     assert found.detail.startswith("differs with padding by ") and "scores are divided by 8;" in found.detail
