@@ -141,6 +141,13 @@ def test_published_times_are_those_of_the_sources() -> None:
     cudnn = found["softmax[impl=cudnn]", "h100", "forward", 16384, 16, 128]
     assert 4 * 16384**2 * 128 * 16 / cudnn.seconds / 1e12 == pytest.approx(595)
     assert found["rela", "h100", "forward", 16384, 16, 64].seconds == pytest.approx(1.42e-3)
+    # docs/gpu.md: 776 TFLOP/s at width 64, and 527 at 128
+    wide = found["rela", "h100", "forward", 16384, 16, 128]
+    assert 4 * 16384**2 * 128 * 16 / wide.seconds / 1e12 == pytest.approx(527, rel=0.002)
+    # at a width that was timed its own figure counts, also at another length and mask
+    asked, _ = target_of(Spec("rela"), shape(heads=32, head_dim=128, max_length=32768), "forward", devices()["h100"])
+    rate = 4 * 32768**2 / 2 * 128 * 32 / guess(asked, found.values()).seconds / 1e12
+    assert rate == pytest.approx(527, rel=0.02)
     # nothing runs above the peaks of its card
     assert all(each.seconds > 0.8 * each.target.work for each in found.values())
 
