@@ -154,6 +154,7 @@ def board_for_choice(
 
     part = part_timed(timed.runs(table, "time"))
     work, of_length = f"{MODES[requirements.mode].one} of {part}", f"at length {requirements.length:,}"
+    where = _where(table, timed)
     columns: list[tuple[Column, Cell]] = [
         (Column(name="cost", title=work, short=part, unit="× reference", better="lower", importance=0,
                 description=f"time over {REFERENCE}'s {of_length}"),
@@ -196,12 +197,12 @@ def board_for_choice(
         title=title,
         question=f"Which attention costs least for {title} and is at most {' or '.join(margins)} worse "
         f"than {REFERENCE}?",
-        headline=_headline(ranked, unranked, {key: longest_test(table, key) for key in judged}, unlearned, work),
+        headline=_headline(ranked, unranked, {q: longest_test(table, q) for q in judged}, unlearned, work, where),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,
         notes=(
-            *_notes(table, timed, left_out, judged, requirements),
+            *_notes(timed, where, left_out, judged, requirements),
             *_notes_on_judging(unlearned, judgement.older),
             *([_not_measured("memory")] if all(peak is None for peak in peaks.values()) else []),
             *(note("ranks", corrected=describe_correction(found, rows)) for found in [*contrasts.values()][:1]),
@@ -375,7 +376,7 @@ def _cost_cell(name: str, cost: RelativeCost | None) -> TableCell:
 
 def _headline(
     ranked: Sequence[Row], unranked: Sequence[Row], judged: Mapping[BoardKey, int], unlearned: Sequence[BoardKey],
-    work: str,
+    work: str, where: str,
 ) -> str:  # fmt: skip
     """Whom to take, or why nobody can say; of quality that nobody knows, who costs least. `judged`: longest tests."""
     open_reasons = [row.reason for row in unranked if any(word in row.reason for word in UNKNOWN)]
@@ -391,12 +392,20 @@ def _headline(
         why = "equal in cost as far as can be told"
     else:
         why = "no variant that fits costs less" if names == REFERENCE else f"{work} is {best[0].entries[0].text}"
+    # an answer holds of this machine and mask alone
+    why += f", timed {where}"
     if judged:
         tested = listed([f"{key.task} up to {longest:,} tokens" for key, longest in judged.items()])
         return f"Take {names}: {why}. Judged on {tested}."
     unjudged = f"{REFERENCE} did not learn {some([key.task for key in unlearned])}"
     reason = unjudged if unlearned else "no variant was trained here"
     return f"Cheapest: {names} ({why}). Quality is unknown: {reason}."
+
+
+def _where(table: ResultTable, timed: BoardKey) -> str:
+    """The machine of the times, and whether a query was kept from later keys."""
+    causal = "causal" if any(run.setting.get("causal") for run in timed.runs(table, "time")) else "not causal"
+    return f"on {table.machines[timed.machine].words}, {causal}"
 
 
 def _open_question(reasons: Sequence[str]) -> str:
@@ -407,11 +416,8 @@ def _open_question(reasons: Sequence[str]) -> str:
 
 
 def _notes(
-    table: ResultTable, timed: BoardKey, left_out: Sequence[BoardKey], judged: list[BoardKey],
-    requirements: Requirements,
-) -> Iterator[Note]:  # fmt: skip
-    causal = "causal" if any(run.setting.get("causal") for run in timed.runs(table, "time")) else "not causal"
-    where = f"from {timed.task} ({timed.preset}), {causal}, on {table.machines[timed.machine].words} ({timed.machine})"
+    timed: BoardKey, where: str, left_out: Sequence[BoardKey], judged: list[BoardKey], requirements: Requirements
+) -> Iterator[Note]:
     here = dict.fromkeys(shlex.quote(q.task) for q in left_out if q.machine == timed.machine and q.task != timed.task)
     elsewhere = dict.fromkeys(q.machine for q in left_out if q.machine != timed.machine)
     others = "".join(
@@ -419,7 +425,7 @@ def _notes(
         for option, names in (("--task", here), ("--machine", elsewhere))
         if names
     )
-    yield Note(topic="cost", text=where + others)
+    yield Note(topic="cost", text=f"from {timed.task} ({timed.preset}), {where} ({timed.machine}){others}")
     if judged:
         boards = some([f"{key.task} ({key.preset}, {key.fidelity} data)" for key in judged])
         yield _method("quality", f"judged on {boards}")
