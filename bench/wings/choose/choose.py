@@ -44,7 +44,7 @@ from ...store.records import Records
 from ...store.table import ResultTable
 
 UNKNOWN = {
-    "to compare": "not trained on every task that is judged",
+    "to compare": "without enough Records on every task that is judged",
     "not shown": "trained with too few seeds to tell",
     "not timed": "not timed at this length",
 }
@@ -160,7 +160,7 @@ def board_for_choice(
                 description=f"time over {REFERENCE}'s {of_length}"),
          lambda name: _cost_cell(name, costs.get(name))),
         (Column(name="implementation", title="ran as", importance=1, description=RAN_AS),
-         lambda name: TableCell(text=timings.implementation(name))),
+         lambda name: TableCell(text=(ran := timings.implementation(name)), brief=ran.partition(";")[0])),
         (Column(name="peak", title="peak memory", unit="bytes", better="lower",
                 description="peak memory of one training step at that length"),
          lambda name: number_cell(peaks[name], size)),
@@ -365,7 +365,7 @@ def why_unknown(contrasts: Contrasts, name: str) -> str:
     """The reason why the variant cannot be compared with the reference; empty where it can."""
     found = [contrasts.scores.get(each) for each in (name, REFERENCE)]
     missing = [each.missing_reason for each in found if each is not None and each.missing_reason]
-    return missing[0] if missing else "" if all(found) else "not trained"
+    return missing[0] if missing else "" if all(found) else "no Records on this board"
 
 
 def _cost_cell(name: str, cost: RelativeCost | None) -> TableCell:

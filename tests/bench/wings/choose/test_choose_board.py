@@ -58,6 +58,8 @@ def test_what_ran_stands_beside_each_cost(bench) -> None:
     assert [entry(found, name, "implementation").text for name in ("softmax", "window")] == [
         "sdpa", "cpp; computes 34 % of the scores",
     ]  # fmt: skip
+    # long words break the names of variants on a narrow display
+    assert entry(found, "window", "implementation").shown("brief") == "cpp"
 
 
 def test_everyone_else_has_a_reason(world) -> None:
@@ -192,7 +194,10 @@ def test_what_is_proven_worse_is_said_before_what_is_undecided_or_unknown(world)
             world.train("linear", [], correct=[right(share)] * 3)
     reasons = {row.name: row.reason for row in board(world).unranked}
     assert reasons["linear"] == "worse than softmax by more than 1 point on lra-listops"
-    assert reasons["rela"] == "no accuracy to compare on lra-image: not trained, and likewise on 1 other board"
+    assert (
+        reasons["rela"]
+        == "no accuracy to compare on lra-image: no Records on this board, and likewise on 1 other board"
+    )
 
 
 def test_a_margin_of_points_is_none_of_bits() -> None:
@@ -229,15 +234,18 @@ def test_what_nobody_knows_is_no_answer_and_the_tasks_are_asked_for(world) -> No
     world.task = "lra-image"
     world.train("softmax", [], correct=[right(0.6)] * 3)
     assert board(world).headline == (
-        "No answer: of 4 variants that may fit, 4 were not trained on every task that is judged. Judged on lra-image "
-        "and lra-text: name those that matter, as in `--task lra-image`."
+        "No answer: of 4 variants that may fit, 4 were without enough Records on every task that is judged. Judged "
+        "on lra-image and lra-text: name those that matter, as in `--task lra-image`."
     )
     # two presets of a task are two boards of one task
     world.preset = "quick[steps=9]"
     world.train("softmax", [], correct=[right(0.6)] * 3)
     assert "Judged on lra-image and lra-text: name" in board(world).headline
     reasons = {row.name: row.reason for row in board(world).unranked}
-    assert reasons["rela"] == "no accuracy to compare on lra-image: not trained, and likewise on 1 other board"
+    assert (
+        reasons["rela"]
+        == "no accuracy to compare on lra-image: no Records on this board, and likewise on 1 other board"
+    )
 
 
 def test_one_open_variant_among_the_failed_is_no_answer(bench) -> None:
@@ -252,5 +260,5 @@ def test_one_open_variant_among_the_failed_is_no_answer(bench) -> None:
     for name in ("softmax", "linear"):
         only.time(name, TIMES, TIMES)
     assert board(only).headline == (
-        "No answer: of 1 variant that may fit, 1 was not trained on every task that is judged."
+        "No answer: of 1 variant that may fit, 1 was without enough Records on every task that is judged."
     )
