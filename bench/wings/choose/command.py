@@ -44,6 +44,10 @@ def choose(
     heads: Size = None,
     kv_heads: Size = None,
     head_dim: Size = None,
+    feed_forward: Annotated[
+        int | None, typer.Option(min=1, help="Width of its gated feed-forward (default: 4 × --width).")
+    ] = None,
+    vocabulary: Annotated[int | None, typer.Option(min=1, help="Words of its tables (default: none).")] = None,
     weight_bytes: Annotated[
         float | None, typer.Option(min=0.1, max=8, help="Bytes of a weight (default: 2 on a card, 4 on a processor).")
     ] = None,
@@ -72,7 +76,8 @@ def choose(
 
     named = {
         "num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads, "head_dim": head_dim,
+        "num_key_value_heads": kv_heads, "head_dim": head_dim, "intermediate_size": feed_forward,
+        "vocab_size": vocabulary,
     }  # fmt: skip
     sized = any(value is not None for value in named.values())
     if back_test:

@@ -212,7 +212,7 @@ def choose_for_model(
         columns=plain_columns(columns),
         ranked=(),
         unranked=tuple(rows),
-        notes=tuple(_notes(shape, served, weights, judged)),
+        notes=tuple(_notes(shape, served, weights, length, judged)),
         parts=(part,) if judged.contrasts else (),
     )
     return finished(board)
@@ -304,14 +304,14 @@ def _headline(shape: ModelShape, released: Both, free: float, length: int, longe
         held = token.cache_bytes
         fit = f"{counted(int(free // held), 'sequence')} fit" if free > held else "no sequence fits beside the weights"
         said = (
-            f"As released ({shape.released}): prefill {duration(prefill.seconds)}, a token {duration(token.seconds)}, "
+            f"{'As released' if shape.source else 'With its own'} ({shape.released}): prefill {duration(prefill.seconds)}, a token {duration(token.seconds)}, "
             f"{size(held)} of cache; {fit}. "
         )
     known = f"known up to {longest:,} tokens, on small models, and unknown beyond" if longest else "unknown"
     return f"{said}Quality is {known}." if length > longest else said
 
 
-def _notes(shape: ModelShape, served: ModelOnDevice, weights: float, judged: Judgement) -> Iterator[Note]:
+def _notes(shape: ModelShape, served: ModelOnDevice, weights: float, length: int, judged: Judgement) -> Iterator[Note]:
     device = served.device
     yield Note(
         topic="times",
@@ -325,6 +325,12 @@ def _notes(shape: ModelShape, served: ModelOnDevice, weights: float, judged: Jud
         f"{size(device.memory_bytes)}, of which a tenth is kept free; the cache is in "
         f"{'bfloat16' if served.device.kind == 'card' else 'float32'}",
     )
+    if shape.assumed:
+        yield Note(topic="model", text=f"assumed: {' and '.join(shape.assumed)} (--feed-forward, --vocabulary)")
+    if shape.max_position_embeddings and length > shape.max_position_embeddings:
+        yield Note(
+            topic="positions", text=f"it was made for {shape.max_position_embeddings:,} tokens, and not {length:,}"
+        )
     if shape.source:
         yield Note(topic="model", kind="method", text=shape.source)
     yield Note(topic="device", kind="method", text=device.source)

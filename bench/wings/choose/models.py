@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from ...core.decode import Name, read_json
-from ...core.errors import SelectionError
+from ...core.decode import Name, brief, read_json
+from ...core.errors import SelectionError, StoreError
 from ...core.files import PACKAGE
 from ...core.registry import nearest
 from ...core.spec import Spec
@@ -24,10 +25,17 @@ Some = Annotated[int, Meta(ge=0, le=2**24)]
 LATENT = Spec("mla")
 """Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434), whose cache holds one latent vector a token."""
 
+GPT2_KEYS = {
+    "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_embd": "hidden_size",
+    "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
+}  # fmt: skip
+"""The keys of GPT-2's config.json, and what others call them."""
+
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder under the keys of its config.json; a missing one has the default that such files mean.
 
+    `gated`: whether the feed-forward has three matrices, and not two.
     The latent vector of `mla` has kv_lora_rank values and qk_rope_head_dim more; a model without it has DeepSeek-V3's.
     Raises ValueError where kv heads do not divide heads.
     """
@@ -38,7 +46,9 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     num_key_value_heads: Some | None = None
     head_dim: Some | None = None
     intermediate_size: Some | None = None
+    gated: bool = True
     vocab_size: Some = 0
+    max_position_embeddings: Some | None = None
     tie_word_embeddings: bool = False
     moe_intermediate_size: Some | None = None
     shared_expert_intermediate_size: Some | None = None
@@ -99,6 +109,13 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         known = {"sliding_attention": window, "linear_attention": Spec("delta")}
         return Spec.pattern([known.get(kind, full) for kind in self.layer_types or ["full_attention"]])
 
+    @property
+    def assumed(self) -> list[str]:
+        """What nobody said of it, in words."""
+        gate, has_inner = "gated " * self.gated, self.intermediate_size or self.moe_intermediate_size
+        inner = [] if has_inner else [f"a {gate}feed-forward of 4 × width ({4 * self.hidden_size:,})"]
+        return [*inner, *([] if self.vocab_size else ["no vocabulary"])]
+
     def parameters(self, active: bool = False) -> int:
         """The count of all weights, or of those that a token is multiplied with; norms and biases are left out."""
         width, heads = self.hidden_size, self.heads
@@ -117,7 +134,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         first = min(self.first_k_dense_replace or 0 if experts else self.num_hidden_layers, self.num_hidden_layers)
         hidden = first * dense + (self.num_hidden_layers - first) * (used * inner + shared + experts / 3)
         tables = 1 if active or self.tie_word_embeddings else 2
-        return round(self.num_hidden_layers * attention + 3 * width * hidden + tables * self.vocab_size * width)
+        matrices = (3 if self.gated else 2) * width * hidden
+        return round(self.num_hidden_layers * attention + matrices + tables * self.vocab_size * width)
 
 
 @cache
@@ -142,10 +160,27 @@ def model_of(name: str | Path | None, **sizes: Any) -> ModelShape:
     if Path(name).is_dir() or Path(name).suffix == ".json":
         path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
         try:
-            return read_json(ModelShape, path, f"the config.json of a decoder ({path})")
+            return _of_file(path)
         except OSError as problem:
             raise SelectionError(f"cannot read {path}: {problem.strerror or problem}") from None
     raise SelectionError(
         f"no model named {str(name)!r}{nearest(str(name), known_models())}; there are {in_a_line(known_models())}; or "
         "name a config.json, or give --layers, --width, --heads, --kv-heads and --head-dim"
     )
+
+
+def _of_file(path: Path) -> ModelShape:
+    """Raises SelectionError for an encoder, OSError or StoreError for what is no model."""
+    said = read_json(dict[str, Any], path, what := f"the config.json of a decoder ({path})")
+    kind = f"{said.get('model_type')} {said.get('architectures')}"
+    is_encoder = re.search("bert|MaskedLM", kind, re.IGNORECASE) and said.get("is_decoder") is not True
+    if is_encoder or said.get("is_encoder_decoder") is True:
+        raise SelectionError(f"{path} is of a model that is no decoder ({brief(kind)}), and has no prefill and token")
+    if "n_embd" in said:
+        # two matrices, and one table of words for both ends, where the file does not say otherwise
+        other = {"gated": False, "tie_word_embeddings": True}
+        said = other | {GPT2_KEYS.get(key, key): value for key, value in said.items()}
+    try:
+        return msgspec.convert(said, ModelShape)
+    except ValueError as problem:
+        raise StoreError(f"not {what}: {brief(problem)}") from None

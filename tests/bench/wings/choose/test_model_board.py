@@ -118,6 +118,27 @@ def test_records_are_the_times_where_there_are_any_and_judge_quality(bench, tmp_
     assert "known up to 512 tokens, on small models, and unknown beyond" in found.headline
 
 
+def test_what_sizes_leave_out_is_said_and_can_be_given(tmp_path: Path) -> None:
+    def shown(*more: str) -> str:
+        words = "choose --layers 28 --width 3584 --heads 28 --kv-heads 4 --head-dim 128 --context 32k --on a100".split()
+        ran = CliRunner().invoke(app, [*words, "--variants", "softmax", "--results", str(tmp_path), *more])
+        assert ran.exit_code == 0, ran.exception
+        return " ".join(ran.stdout.split())
+
+    bare, whole = shown(), shown("--feed-forward", "18944", "--vocabulary", "152064")
+    assert "assumed: a gated feed-forward of 4 × width (14,336) and no vocabulary (--feed-forward" in bare
+    assert "5.1B weights" in bare and "As released" not in bare
+    # Qwen2.5-7B, as its makers count
+    assert "7.6B weights" in whole and "assumed" not in whole
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "max_position_embeddings": 4096}
+        )
+    )
+    found = board(tmp_path, str(tmp_path), context=8192, variants="softmax")
+    assert "it was made for 4,096 tokens, and not 8,192" in [note.text for note in found.notes]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

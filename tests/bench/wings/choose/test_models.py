@@ -62,3 +62,23 @@ def test_what_is_no_model_is_refused_with_what_is(tmp_path: Path) -> None:
     with pytest.raises(SelectionError, match="at least --layers, --width and --heads"):
         model_of(None, hidden_size=64)
     assert model_of(None, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, head_dim=None).width_of_head == 16
+
+
+def test_the_keys_of_gpt2_are_read_and_an_encoder_is_refused(tmp_path: Path) -> None:
+    def read(**values: object) -> object:
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        return model_of(tmp_path)
+
+    gpt2 = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_inner": None, "vocab_size": 50257,
+            "n_positions": 1024, "n_ctx": 1024}  # fmt: skip
+    # 124M with its table of positions, as its makers state
+    assert read(**gpt2).parameters() + 1024 * 768 == pytest.approx(124e6, rel=0.01)
+    assert read(**gpt2).max_position_embeddings == 1024
+    assert read(**gpt2).assumed == ["a feed-forward of 4 × width (3,072)"]
+    with pytest.raises(StoreError, match="missing required field `num_attention_heads`"):
+        read(n_embd=768, n_layer=2)
+    bert = {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 768}
+    for more in ({"model_type": "roberta"}, {"architectures": ["XForMaskedLM"]}, {"is_encoder_decoder": True}):
+        with pytest.raises(SelectionError, match="no decoder"):
+            read(**bert, **more)
+    assert read(**bert, model_type="bert", is_decoder=True).heads == 12
