@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -24,7 +24,7 @@ from ...measure.devices import Device, devices
 from ...process.ask import asking
 from ...score.cost import Mode
 from ...score.key import Filters
-from ...stats.format import counted, duration, in_a_line, size
+from ...stats.format import counted, in_a_line, size
 from ...store.records import Records
 from ...store.table import ResultTable, table_of
 from .choose import Judgement, Requirements, judge, longest_test, tokens_of, why_unknown
@@ -58,16 +58,20 @@ timings of whole models in `timings.toml` with bfloat16."""
 MARKS = {"measured": "m", "calibrated": "c", "other device": "o", "counted": "n"}
 """A mark for each kind of evidence, from the best to the weakest; of several the weakest counts."""
 
+VERDICTS = ("better", "within margin", "worse", "undecided", "not compared")
+"""What a board may say of an attention beside softmax, in the order of the columns."""
+
 USED_MEMORY = 0.9
 """The share of the memory for weights and caches; the rest is for what is computed with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds with the factor of their uncertainty, the bytes of the cache, and the guesses, one a kind of layer."""
+    """Seconds and the ends of their interval, the bytes of the cache, and the guesses, one a kind of layer."""
 
     seconds: float
-    factor: float
+    low: float
+    high: float
     cache_bytes: int
     guesses: tuple[Guess, ...]
 
@@ -97,19 +101,22 @@ class ModelOnDevice:
         each = [found for spec in layers if (found := known[spec]) is not None]
         if len(each) < len(layers):
             return None
-        weights, rate = self.model.parameters(active=True), BYTES_SHARE * self.device.bytes_per_second
-        rest = weights * self.bytes_per_weight / rate
-        if mode == "forward":
-            peak = self.device.bfloat16 if self.device.kind == "card" else self.device.float32
-            rest = max(rest, 2.0 * weights * length / (PRODUCT_SHARE * peak))
-        seconds = rest + sum(one.seconds for one, _ in each)
-        high = rest * self.factor_of_rest + sum(one.seconds * self.factor(self.device.kind, one) for one, _ in each)
-        guesses = tuple(dict.fromkeys(one for one, _ in each))
-        kept = sum(kept for _, kept in each)
-        return Cost(seconds=seconds, factor=high / seconds, cache_bytes=kept, guesses=guesses)
+        weights, kind = self.model.parameters(active=True), self.device.kind
+        peak = self.device.bfloat16 if kind == "card" else self.device.float32
+        reading = weights * self.bytes_per_weight / self.device.bytes_per_second
+        products = 2.0 * weights * length / peak if mode == "forward" else 0.0
+        rest = max(reading / BYTES_SHARE, products / PRODUCT_SHARE)
+        seconds = rest + sum(one.seconds for one, _, _ in each)
+        high = rest * self.factor_of_rest + sum(one.seconds * self.factor(kind, one) for one, _, _ in each)
+        # no card beats its data sheet; the rates of a processor are no peaks
+        least = max(reading, products) + sum(work for _, _, work in each) if kind == "card" else 0.0
+        return Cost(
+            seconds=seconds, low=max(seconds**2 / high, min(least, seconds)), high=high,
+            cache_bytes=sum(kept for _, kept, _ in each), guesses=tuple(dict.fromkeys(one for one, _, _ in each)),
+        )  # fmt: skip
 
-    def _layer(self, spec: Spec, mode: Mode, length: int) -> tuple[Guess, int] | None:
-        """The best guess for one layer, by whatever kernel of softmax was timed on a card."""
+    def _layer(self, spec: Spec, mode: Mode, length: int) -> tuple[Guess, int, float] | None:
+        """The best guess for one layer, by whatever kernel of softmax was timed on a card; its cache and its work."""
         model, kernels = self.model, [spec]
         if spec.name == REFERENCE and self.device.kind == "card":
             # a single query takes flash, whatever is asked for
@@ -126,7 +133,7 @@ class ModelOnDevice:
         for kernel in kernels:
             counted_as = Spec(REFERENCE) if spec.name == REFERENCE else spec
             if called := target_of(counted_as, shape, mode, self.device, model=model):
-                found.append((guess(replace(called[0], variant=str(kernel)), self.timings), called[1]))
+                found.append((guess(replace(called[0], variant=str(kernel)), self.timings), called[1], called[0].work))
         return min(found, key=lambda one: one[0].seconds, default=None)
 
 
@@ -164,7 +171,8 @@ def choose_for_model(
             spec: (served.cost(spec, "forward", length), served.cost(spec, "decode", length))
             for spec in dict.fromkeys((shape.released, *asked))
         }
-        costs = {str(spec): both[spec] for spec in asked}
+        order = sorted(asked, key=lambda spec: first.seconds if (first := both[spec][0]) else 0.0)
+        costs = {str(spec): both[spec] for spec in order}
     weights = served.bytes_per_weight * shape.parameters()
     free = USED_MEMORY * served.device.memory_bytes - weights
 
@@ -172,10 +180,14 @@ def choose_for_model(
         found = costs[name][at]
         if found is None:
             return EMPTY
-        seconds, factor = found.seconds, found.factor
         mark = max((MARKS[each.evidence] for each in found.guesses), key=[*MARKS.values()].index)
-        words = f"{duration(seconds)} ×÷{factor:.1f}"
-        return TableCell(text=words, value=seconds, low=seconds / factor, high=seconds * factor, note=mark)
+        down, up = (f"{factor:.{1 if factor < 9.95 else 0}f}"
+                    for factor in (found.seconds / found.low, found.high / found.seconds))  # fmt: skip
+        words, factors = _seconds(found.seconds), f"×÷{up}" if up == down else f"÷{down}×{up}"
+        return TableCell(
+            text=f"{words} {factors}", brief="" if up == down else f"{words} ×{up}", bare=words, value=found.seconds,
+            low=found.low, high=found.high, note=mark,
+        )  # fmt: skip
 
     def kept(name: str) -> float | None:
         return None if (found := costs[name][1]) is None else float(found.cache_bytes)
@@ -196,24 +208,30 @@ def choose_for_model(
     ]  # fmt: skip
     rows = [
         Row(name=name, entries=cells_of(columns, name), reason="" if all(found) else "has no causal form that decodes")
-        for name, found in sorted(costs.items(), key=lambda item: item[1][0].seconds if item[1][0] else 0.0)
+        for name, found in costs.items()
     ]
-    quality = Column(name="quality", title=f"decided against {REFERENCE}, up to {longest:,} tokens",
-                     description="verdicts of the boards with both; others are undecided")  # fmt: skip
+    verdicts = {name: _verdicts(judged, margins, name) for name in costs}
+    compared = {name: found for name, found in verdicts.items() if found.total() > found["not compared"]}
     part = Board(
-        name="quality", title="quality", question="", columns=(quality,), ranked=(),
-        unranked=tuple(Row(name=row.name, entries=(_quality(judged, margins, row.name),)) for row in rows),
+        name="quality", question="", ranked=(),
+        title=f"better or worse than {REFERENCE}, on {counted(len(judged.contrasts), 'board')}; others not compared",
+        columns=tuple(Column(name=each, title=each, short=each.split()[0] if "margin" in each else "",
+                             description=f"number of boards: {each}") for each in VERDICTS),
+        unranked=tuple(Row(name=name, entries=tuple(number_cell(found[each], str) for each in VERDICTS))
+                       for name, found in compared.items()),
     )  # fmt: skip
+    known = f"known up to {longest:,} tokens, on small models, and unknown beyond" if compared else "unknown"
     board = Board(
         name=f"model/{name}/{length}/{served.device.name}",
         title=f"{name} at {length:,} tokens",
         question=f"What does each attention cost in {name} at {length:,} tokens on one {served.device.card}?",
-        headline=_headline(shape, both[shape.released], free, length, longest),
+        headline=_headline(shape, both[shape.released], costs, free)
+        + (f"Quality is {known}." if length > longest or not compared else ""),
         columns=plain_columns(columns),
         ranked=(),
         unranked=tuple(rows),
-        notes=tuple(_notes(shape, served, weights, length, judged)),
-        parts=(part,) if judged.contrasts else (),
+        notes=tuple(_notes(shape, served, weights, length, both[shape.released][1], judged)),
+        parts=(part,) if compared else (),
     )
     return finished(board)
 
@@ -249,8 +267,8 @@ def _timings(table: ResultTable) -> list[Timing]:
 
 def _served(shape: ModelShape, on: str, table: ResultTable, weight_bytes: float | None) -> ModelOnDevice:
     """Raises SelectionError for a device that is none."""
-    if on in devices():
-        device = devices()[on]
+    if on.lower() in devices():
+        device = devices()[on.lower()]
     elif on in table.machines:
         device = device_of(table, on)
     else:
@@ -280,50 +298,70 @@ def _whole_models(timings: Sequence[Timing]) -> Iterator[tuple[str, float]]:
                 yield one["device"], math.log(found.seconds / seconds)
 
 
-def _quality(judged: Judgement, margins: Requirements, name: str) -> TableCell:
-    """The verdicts of the boards on which the attention was compared with softmax."""
-    plain = REFERENCE if Spec.parse(name).name == REFERENCE else name
-    if plain == REFERENCE:
-        return TableCell(text="reference")
-    verdicts = Counter(
-        contrasts.between(plain, REFERENCE).verdict(margins.margin_of(metric, judged.metrics.values()) / metric.points)
-        for contrasts, metric in zip(judged.contrasts.values(), judged.metrics.values(), strict=True)
-        if not why_unknown(contrasts, plain)
+def _seconds(seconds: float) -> str:
+    """A time in two digits, which is more than an estimate knows.
+
+    >>> _seconds(588.13), _seconds(2343.9), _seconds(0.0805)
+    ('590 s', '2,300 s', '80 ms')
+    """
+    unit, scale = next((each for each in (("s", 1.0), ("ms", 1e3)) if seconds * each[1] >= 1), ("µs", 1e6))
+    return f"{float(f'{seconds * scale:.2g}'):,g} {unit}"
+
+
+def _verdicts(judged: Judgement, margins: Requirements, name: str) -> Counter[str]:
+    """The number of boards by what they say of the attention beside softmax; none of softmax itself."""
+    found: Counter[str] = Counter()
+    for board_key, metric in judged.metrics.items() if Spec.parse(name).name != REFERENCE else ():
+        contrasts = judged.contrasts[board_key]
+        if why_unknown(contrasts, name):
+            found["not compared"] += 1
+            continue
+        gap = contrasts.between(name, REFERENCE)
+        verdict = gap.verdict(margins.margin_of(metric, judged.metrics.values()) / metric.points)
+        # as the boards have it: worse, by however little
+        found["worse" if verdict == "undecided" and gap.is_behind else verdict] += 1
+    return found
+
+
+def _headline(shape: ModelShape, released: Both, costs: Mapping[str, Both], free: float) -> str:
+    """The model with its own attention, what else can be used as it is, and what is faster than that beyond doubt."""
+    prefill, token = released
+    if not prefill or not token:
+        return ""
+    held, which = token.cache_bytes, "As released" if shape.source else "With its own attention"
+    fit = f"{counted(int(free // held), 'sequence')} fit" if free > held else "no sequence fits beside the weights"
+    own = [name for name in costs if name.startswith(f"{REFERENCE}[impl=") and shape.released == Spec(REFERENCE)]
+    own = sorted(own) or [str(shape.released)]
+    others = {name: both for name, both in costs.items() if name not in own}
+    faster = [name for name, (first, then) in others.items()
+              if (first and first.high < prefill.low) or (then and then.high < token.low)]  # fmt: skip
+    found = f"beyond the uncertainty {some(faster) or 'none'} {'are' if faster[1:] else 'is'} faster"
+    return (
+        f"{which} ({shape.released}), for one sequence: prefill {_seconds(prefill.seconds)}, a token "
+        f"{_seconds(token.seconds)}, {size(held)} of cache; {fit}. Without retraining only {' or '.join(own)} will do. "
+        + (f"Others need training or conversion; {found}. " if others else "")
     )
-    if not verdicts:
-        return TableCell(text="not trained")
-    # the rest is undecided: a longer text breaks the names of variants at 80 columns
-    found = ", ".join(f"{verdicts[each]} {each}" for each in ("better", "within margin", "worse") if verdicts[each])
-    return TableCell(text=f"{found or '0 decided'} of {len(judged.contrasts)}")
 
 
-def _headline(shape: ModelShape, released: Both, free: float, length: int, longest: int) -> str:
-    """The model as it was released, and how far its quality is known."""
-    said = ""
-    if (prefill := released[0]) and (token := released[1]):
-        held = token.cache_bytes
-        fit = f"{counted(int(free // held), 'sequence')} fit" if free > held else "no sequence fits beside the weights"
-        said = (
-            f"{'As released' if shape.source else 'With its own'} ({shape.released}): prefill {duration(prefill.seconds)}, a token {duration(token.seconds)}, "
-            f"{size(held)} of cache; {fit}. "
-        )
-    known = f"known up to {longest:,} tokens, on small models, and unknown beyond" if longest else "unknown"
-    return f"{said}Quality is {known}." if length > longest else said
-
-
-def _notes(shape: ModelShape, served: ModelOnDevice, weights: float, length: int, judged: Judgement) -> Iterator[Note]:
+def _notes(
+    shape: ModelShape, served: ModelOnDevice, weights: float, length: int, token: Cost | None, judged: Judgement
+) -> Iterator[Note]:
     device = served.device
+    needed = weights + (token.cache_bytes if token else 0)
+    if (count := math.ceil(needed / (USED_MEMORY * device.memory_bytes))) > 1:
+        text = f"weights and one cache of {shape.released} need {count} such devices; times are as if one held them, "
+        yield Note(topic="fit", kind="warning", text=f"{text}and communication is not counted")
     yield Note(
         topic="times",
-        text="×÷1.6: nine in ten back-tests of such estimates lay within this factor. m: measured; c: counted in FLOPs "
-        "and bytes, and calibrated by times of this attention at other shapes; o: by its times on another card; n: by "
-        "those of others of its family",
+        text="×÷1.6: nine in ten back-tests of such estimates lay within this factor; ÷1.2×1.6, or ×1.6 alone: the "
+        "card's peaks bound it from below. m: measured; c: counted in FLOPs and bytes, and calibrated by times of this "
+        "attention at other shapes; o: by its times on another card; n: by those of others of its family",
     )
+    kept = "bfloat16, states of linear attention in float32" if device.kind == "card" else "float32"
     yield Note(
         topic="memory",
         text=f"{shape.parameters() / 1e9:.1f}B weights of {served.bytes_per_weight:g} bytes take {size(weights)} of "
-        f"{size(device.memory_bytes)}, of which a tenth is kept free; the cache is in "
-        f"{'bfloat16' if served.device.kind == 'card' else 'float32'}",
+        f"{size(device.memory_bytes)}, of which a tenth is kept free; keys and values are in {kept}",
     )
     if shape.assumed:
         yield Note(topic="model", text=f"assumed: {' and '.join(shape.assumed)} (--feed-forward, --vocabulary)")
@@ -335,5 +373,5 @@ def _notes(shape: ModelShape, served: ModelOnDevice, weights: float, length: int
         yield Note(topic="model", kind="method", text=shape.source)
     yield Note(topic="device", kind="method", text=device.source)
     if judged.contrasts:
-        names = some([f"{key.task} ({key.preset})" for key in judged.contrasts])
+        names = ", ".join(f"{key.task} ({key.preset})" for key in judged.contrasts)
         yield Note(topic="quality", kind="method", text=f"judged on {names}")

@@ -17,6 +17,8 @@ from attnbench.bench.wings.choose.estimate import published_timings
 from attnbench.bench.wings.choose.model_board import _whole_models
 from attnbench.bench.wings.choose.models import known_models
 
+RESULTS = Path(__file__).parents[4] / "results"
+
 
 def board(
     tmp_path: Path, model: str = "llama-3-8b", on: str = "h100", context: object = "32k", **more: object
@@ -36,12 +38,16 @@ def test_every_family_has_a_row_with_time_cache_and_batch(tmp_path: Path) -> Non
     for row in found.unranked:
         prefill, token, cache, fit = row.entries
         assert prefill.low < prefill.value < prefill.high and token.low < token.value < token.high, row.name
-        assert prefill.note in "mcon" and "×÷" in prefill.text and cache.value > 0 and fit.value > 0
+        assert prefill.note in "mcon" and "×" in prefill.text and cache.value > 0 and fit.value > 0
     # 32 layers of keys and values of 8 heads of 128, and what is left of nine tenths of 80 GB in bfloat16
     assert value(found, "softmax[impl=flash]", "cache") == 32 * 2 * 8 * 128 * 32768 * 2
     left = 0.9 * 80e9 - 2 * known_models()["llama-3-8b"].parameters()
     assert value(found, "softmax[impl=flash]", "batch") == left // 2**32
-    assert "As released (softmax)" in found.headline and found.headline.endswith("Quality is unknown.")
+    assert "Without retraining only softmax[impl=cudnn] or softmax[impl=flash] will do." in found.headline
+    assert "beyond the uncertainty none is faster" in found.headline
+    assert "As released (softmax), for one sequence" in found.headline and found.headline.endswith(
+        "Quality is unknown."
+    )
 
 
 def test_a_hybrid_lies_between_its_parts(tmp_path: Path) -> None:
@@ -71,11 +77,23 @@ def test_more_memory_bandwidth_and_shorter_prompts_help_as_they_should(tmp_path:
 def test_what_does_not_fit_or_decode_is_said(tmp_path: Path) -> None:
     found = board(tmp_path, "llama-3-70b", variants="softmax,linformer")
     assert "no sequence fits beside the weights" in found.headline and value(found, "softmax", "batch") == 0
+    # 141 GB of weights and 10.7 GB of cache, in 72 GB a card
+    assert "softmax need 3 such devices; times are as if one held them" in " ".join(note.text for note in found.notes)
     reasons = {row.name: row.reason for row in found.unranked}
     assert reasons == {"softmax": "", "linformer": "has no causal form that decodes"}
     said = r"expected --on with a card \(a100, .*\) or a machine of the Records \(none\), got 'h300' \(did you mean 'h"
     with pytest.raises(SelectionError, match=said):
         board(tmp_path, on="h300")
+    assert board(tmp_path, on="H100", variants="softmax").question.endswith("one NVIDIA H100?")
+
+
+def test_no_interval_begins_below_the_peaks_of_the_card(tmp_path: Path) -> None:
+    found = board(tmp_path, context="1M", variants="softmax,delta")
+    token = next(row for row in found.unranked if row.name == "softmax").entries[1]
+    # reads all weights and the cache once
+    assert token.low >= (2 * known_models()["llama-3-8b"].parameters(active=True) + 2**37) / 3350e9
+    assert token.text.startswith("81 ms ÷1.7×20") and token.shown("brief") == "81 ms ×20 c"
+    assert "beyond the uncertainty delta is faster" in found.headline
 
 
 def test_the_whole_models_of_others_are_met_but_for_the_shortest_prompt() -> None:
@@ -111,17 +129,23 @@ def test_records_are_the_times_where_there_are_any_and_judge_quality(bench, tmp_
     assert times[0] - times[1] == pytest.approx(0.125) and 0.25 < times[0] < 0.3
     assert found.cell(rows["softmax"], "prefill").note == "m"
     (quality,) = found.parts
-    assert {row.name: row.entries[0].text for row in quality.unranked} == {
-        "softmax": "reference", "linear": "1 worse of 1",
-    }  # fmt: skip
-    assert quality.columns[0].title == "decided against softmax, up to 512 tokens"
+    assert {row.name: [entry.text for entry in row.entries] for row in quality.unranked} == {
+        "linear": ["0", "0", "1", "0", "0"],
+    }
+    assert quality.title == "better or worse than softmax, on 1 board; others not compared"
     assert "known up to 512 tokens, on small models, and unknown beyond" in found.headline
+    # of those whom nobody compared nothing is known
+    other = attnbench.choose_for_model(
+        tmp_path / "config.json", 4096, machine, tmp_path / "results", variants="softmax,rela"
+    )
+    assert not other.parts and other.headline.endswith("Quality is unknown.")
 
 
 def test_what_sizes_leave_out_is_said_and_can_be_given(tmp_path: Path) -> None:
     def shown(*more: str) -> str:
-        words = "choose --layers 28 --width 3584 --heads 28 --kv-heads 4 --head-dim 128 --context 32k --on a100".split()
-        ran = CliRunner().invoke(app, [*words, "--variants", "softmax", "--results", str(tmp_path), *more])
+        words = "--layers 28 --width 3584 --heads 28 --kv-heads 4 --head-dim 128 --context 32k --on a100"
+        given = f"{words} --variants softmax --results {tmp_path}".split()
+        ran = CliRunner().invoke(app, ["choose", *given, *more])
         assert ran.exit_code == 0, ran.exception
         return " ".join(ran.stdout.split())
 
@@ -167,3 +191,15 @@ def test_the_answer_for_the_engineer_fits_80_columns(tmp_path: Path, monkeypatch
     (found,) = json.loads(shown.stdout)["boards"]
     assert "in the model at 1,024 tokens" in found["question"]
     assert devices()["a100"].card in found["question"]
+
+
+def test_a_proven_loss_is_worse_however_small_as_on_the_boards() -> None:
+    found = attnbench.choose_for_model(
+        "llama-3-8b", "32k", "h100", RESULTS, variants="rela", task="max", notice=lambda text: None
+    )
+    # it learned at no seed where softmax learned at all
+    assert [entry.text for entry in found.parts[0].unranked[0].entries] == ["0", "0", "1", "0", "0"]
+    # every board is named, however many
+    whole = attnbench.choose_for_model("llama-3-8b", "32k", "h100", RESULTS, variants="rela", notice=lambda text: None)
+    (judged,) = [note.text for note in whole.notes if note.topic == "quality"]
+    assert judged.count("(") >= 9 and "more)" not in judged
