@@ -100,17 +100,19 @@ class Failed(_Event, tag="error", frozen=True):
 
 
 class SampleBegun(_Event, tag="sample", frozen=True):
-    """A sample of a timing begins now."""
+    """A sample of a timing begins now. `waits`: one of memory, and the worker waits for a line before it goes on."""
 
     key: Name
+    waits: bool = False
 
 
 class SampleEnded(_Event, tag="sampled", frozen=True):
     """It has ended now; `seconds` and `cpu_seconds` of the whole sample, as the worker's own clock has them."""
 
     key: Name
-    seconds: float
-    cpu_seconds: float
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    waits: bool = False
 
 
 class RoundsEnded(_Event, tag="rounds", frozen=True):

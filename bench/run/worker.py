@@ -20,7 +20,18 @@ from ..process.child import decode_order
 from ..process.servers import end_servers, start_server
 from ..store.store import Store
 from .context import WorkerContext
-from .events import CellFinished, CellStarted, Event, Failed, JobStarted, OnEvent, Warned, encode
+from .events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    Failed,
+    JobStarted,
+    OnEvent,
+    SampleBegun,
+    SampleEnded,
+    Warned,
+    encode,
+)
 from .executors.run_job import DescribeOrder, ScoreOrder
 from .gate_first import GateOrder, examine_here, gate_first
 from .lanes.baseline import baseline_cell
@@ -36,6 +47,8 @@ def main(orders: IO[bytes], channel: IO[bytes]) -> int:
     def send(event: Event) -> None:
         channel.write(encode(event))
         channel.flush()
+        if isinstance(event, SampleBegun | SampleEnded) and event.waits:
+            orders.readline()
 
     job = decode_order(orders.readline())
     if isinstance(job, GateOrder):

@@ -1,8 +1,9 @@
-"""The time of each sample as the parent of a worker sees it, beside the time that the worker says.
+"""The time and memory of samples as the parent of a worker sees them, beside those that the worker says.
 
 Foreign code may bend the clock of the process that it runs in: it may replace the function that is read, or go back
 after each call. It cannot bend the clock of another process. The worker tells when a sample begins and ends; messages
-are late, by as much at the beginning as at the end, so that over the rounds their delays cancel.
+are late, by as much at the beginning as at the end, so that over the rounds their delays cancel. One sample more is of
+memory: the worker waits at both of its ends, while the kernel is asked what was touched in between.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ SLACK_SECONDS, SLACK_OF_A_GPU = 0.002, 0.5
 _ERRORS = 4.0
 """Standard errors, the larger of its own and the reference's, that are allowed beside these: delays scatter."""
 
+_MORE, _SLACK_BYTES, _THREAD_BYTES = 1.5, 32 * 2**20, 4 * 2**20
+"""Memory that a sample may touch beyond what is said: allocators leave gaps, and Python and threads have theirs."""
+
 _MODES = ("step_seconds", "forward_seconds", "decode_seconds")
 
 
@@ -52,18 +56,28 @@ class _Samples:
 class OutsideTimes:
     """Follows the samples of one worker. `processor_seconds`: its processor time so far, as the kernel counts it.
 
-    `threads`: how many may compute at once.
+    `threads`: how many may compute at once. `touched_bytes`: of its memory, as the kernel counts it.
     """
 
-    def __init__(self, processor_seconds: Callable[[], float], on_gpu: bool, threads: int):
+    def __init__(
+        self,
+        processor_seconds: Callable[[], float],
+        on_gpu: bool,
+        threads: int,
+        touched_bytes: Callable[..., float] = lambda *, begins=False: math.nan,
+    ):
         self.processor_seconds, self.slack = processor_seconds, SLACK_OF_A_GPU if on_gpu else SLACK_SECONDS
-        self.threads = threads
+        self.threads, self.touched_bytes = threads, touched_bytes
+        self.touched: dict[str, float] = {}
         self.of: dict[str, _Samples] = {}
         self.compared = False
         self._began = "", 0.0, 0.0
 
     def note(self, event: SampleBegun | SampleEnded) -> None:
-        """Takes the time, now."""
+        """Takes the time, or the memory, now."""
+        if event.waits:
+            self.touched[event.key] = self.touched_bytes(begins=isinstance(event, SampleBegun))
+            return
         key, wall, processor = event.key, time.monotonic(), self.processor_seconds()
         if isinstance(event, SampleBegun):
             self._began = key, wall, processor
@@ -88,6 +102,8 @@ class OutsideTimes:
                 self.of.clear()
             elif not self._agrees(event.record):
                 wrong[event.record.cell] = "its Record states other times than were told after each sample"
+            elif why := self._hidden_memory(event.record):
+                wrong[event.record.cell] = why
         timed = [cell for cell in cells if wrong and cell.lane == "time"]
         foreign = [cell for cell in timed if not VARIANTS.is_own(cell.variant.name)]
         found = {cell: wrong[cell] for cell in foreign if cell in wrong}
@@ -113,6 +129,21 @@ class OutsideTimes:
         if busy > self.threads * (1 + _SHARE) * wall + self.slack:
             return f"{self.threads} threads computed for {busy:.3g} s in a sample of {wall:.3g} s by its own clocks"
         return ""
+
+    def _hidden_memory(self, record: Record) -> str:
+        said = record.first("peak_bytes")
+        if said is None or self.slack == SLACK_OF_A_GPU or VARIANTS.is_own(record.cell.variant.name):
+            return ""
+        if record.key not in self.touched:
+            return "its Record states memory that no other process could see"
+        # not a number, and not more, where the kernel does not tell
+        touched, most = self.touched[record.key], _MORE * said.value + _SLACK_BYTES + self.threads * _THREAD_BYTES
+        if not touched > most:
+            return ""
+        return (
+            f"a sample touches {touched / 2**20:,.0f} MiB of memory as the kernel counts it, and has "
+            f"{said.value / 2**20:,.0f} MiB by its own count; what is kept between calls belongs in buffers"
+        )
 
     def _agrees(self, record: Record) -> bool:
         """True if a Record has the times that were compared, or none."""

@@ -115,7 +115,8 @@ def run_job(
         with Child(target, environment_of(job.threads, job.gpu)) as child:
             child.send(encode_order(ScoreOrder(job=job) if scores else job))
             restarted = False
-            times = OutsideTimes(child.processor_seconds, device.startswith("cuda"), job.threads or machine.cores)
+            threads = job.threads or machine.cores
+            times = OutsideTimes(child.processor_seconds, device.startswith("cuda"), threads, child.touched_bytes)
             while left:
                 # Two limits: silence, which means a hang, and the time that the person allows to a Cell, however much
                 # it reports.
@@ -145,6 +146,8 @@ def run_job(
                     raise WorkerError(event.message, event.exit_code)
                 if isinstance(event, SampleBegun | SampleEnded):
                     times.note(event)
+                    if event.waits:
+                        child.send(b"\n")
                     continue
                 if isinstance(event, Restarted):
                     restarted = True

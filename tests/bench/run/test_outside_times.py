@@ -19,12 +19,14 @@ from attnbench.bench.run.executors.run_job import Waiting, run_job, wait_for
 MACHINE = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
 
 WORKER = """
-import json, time
+import json, mmap, time
 from attnbench.bench.process.child import decode_order
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 job = decode_order(orders.readline())
 machine = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
 said = {{cell.key: [] for cell in job.cells}}
+SIZE = 256 * 2**20
+kept = mmap.mmap(-1, SIZE)
 foreign = any(cell.variant.name.endswith(":Mine") for cell in job.cells)
 def send(**event): channel.write(json.dumps(event).encode() + b"\\n"); channel.flush()
 for _ in range(5):
@@ -43,7 +45,13 @@ for cell in job.cells:
     mine = cell.variant.name.endswith(":Mine")
     send(event="subject", key=cell.key)
     found = Measurement.of("step_seconds", 1.0, tuple({record}), repeats=1)
-    record = Record(cell=cell, outcome=Outcome.OK, machine=machine, measurements=(found,))
+    for ended in ((), (1,)) if foreign else ():
+        send(event="sampled" if ended else "sample", key=cell.key, waits=True)
+        orders.readline()
+        if mine and not ended:
+            {sample}
+    peak = Measurement.of("peak_bytes", {peak})
+    record = Record(cell=cell, outcome=Outcome.OK, machine=machine, measurements=(found, peak))
     send(event="record", record=record.to_json())
 """
 
@@ -52,11 +60,13 @@ def timing(variant: str) -> Cell:
     return Cell(variant=Spec.parse(variant), task=Spec("sweep"), preset=Spec("smoke"), lane="time")
 
 
-def ended(folder: Path, *, seconds: str = "seconds", record: str = "said[cell.key]") -> tuple[dict[str, Record], int]:
+def ended(
+    folder: Path, *, seconds: str = "seconds", record: str = "said[cell.key]", sample: str = "pass", peak: str = "1e6"
+) -> tuple[dict[str, Record], int]:
     """The Records of a job with the reference and two variants, one of them foreign; and how many warnings came."""
     (folder / "mine.py").write_text("class Mine: pass", encoding="utf-8")
     script = folder / "worker.py"
-    script.write_text(WORKER.format(seconds=seconds, record=record), encoding="utf-8")
+    script.write_text(WORKER.format(seconds=seconds, record=record, sample=sample, peak=peak), encoding="utf-8")
     cells = tuple(timing(name) for name in ("softmax", "linear", f"{folder}/mine.py:Mine"))
     job = Job(id="b", cells=cells, digests={cell.key: "a-b-c" for cell in cells}, device="cpu", results=Path("r"),
               data_dir=None, offline=True)  # fmt: skip
@@ -82,6 +92,9 @@ def ended(folder: Path, *, seconds: str = "seconds", record: str = "said[cell.ke
         ({"seconds": "seconds if mine or not foreign else 3 * seconds"}, "beside it, "),
         ({"record": "[x / 2 for x in said[cell.key]] if mine else said[cell.key]"}, "other times"),
         ({"record": "said[cell.key] if mine or not foreign else [9.0] * 5"}, "other times"),
+        # in a mapping that no allocator knows, kept or given back
+        ({"sample": "kept[:] = bytes(SIZE)", "peak": "SIZE / 4"}, "64 MiB by its own count"),
+        ({"sample": "bytearray(b'1') * SIZE"}, "1 MiB by its own count"),
     ],
 )
 def test_whoever_bends_a_clock_is_incorrect_and_nobody_else(case: dict[str, str], words: str, tmp_path: Path) -> None:
@@ -92,7 +105,7 @@ def test_whoever_bends_a_clock_is_incorrect_and_nobody_else(case: dict[str, str]
 
 
 def test_honest_times_pass(tmp_path: Path) -> None:
-    found, warnings = ended(tmp_path)
+    found, warnings = ended(tmp_path, sample="bytearray(b'1') * SIZE", peak="SIZE")
     assert {record.outcome for record in found.values()} == {Outcome.OK} and len(found) == 3 and not warnings
 
 
