@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from operator import is_
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -53,6 +54,10 @@ _DESCRIPTORS = (staticmethod, classmethod, property)
 NUMBERS = torch.linspace(-3.0, 3.0, 64).reshape(1, 1, 8, 8)
 
 
+_BEGUN = sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
+"""Processors, scheduling class and priority of this process, or of that it was forked from, before foreign code ran."""
+
+
 class StateWatch:
     """Compares the state of this process with that of the last look.
 
@@ -80,10 +85,23 @@ class StateWatch:
         found += [f"{len(started)} live child processes"] if started else []
         return _in_words(found)
 
+    @staticmethod
+    def undo_from_outside() -> None:
+        """Takes back what another process may have changed in this one since it began, as far as the system allows."""
+        processors, kind, priority = _BEGUN
+        with suppress(OSError):
+            os.sched_setaffinity(0, processors)
+        with suppress(OSError):
+            if os.sched_getscheduler(0) != kind:
+                os.sched_setscheduler(0, kind, os.sched_param(0))
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, priority)
+
     def _look(self) -> None:
         self.settings = dict(_settings())
         if self.speeds:
             self.settings["processors"] = tuple(sorted(os.sched_getaffinity(0)))
+            self.settings["scheduling class"] = os.sched_getscheduler(0)
             self.settings["priority"] = os.getpriority(os.PRIO_PROCESS, 0)
         self.functions = dict(_functions(self.quick))
         # of Python, but those that torch keeps for compiling, one of them a pool of the standard library; its pools of

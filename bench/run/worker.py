@@ -34,6 +34,7 @@ from .events import (
 )
 from .executors.run_job import DescribeOrder, ScoreOrder
 from .gate_first import GateOrder, examine_here, gate_first
+from .global_state import StateWatch
 from .lanes.baseline import baseline_cell
 from .lanes.max_length import MaxLengthOrder, tried_lengths
 from .lanes.time import time_cells
@@ -42,6 +43,8 @@ from .score_apart import score_cell
 
 
 def main(orders: IO[bytes], channel: IO[bytes]) -> int:
+    # the server that it was forked from may have been changed by a process of foreign code
+    StateWatch.undo_from_outside()
     import_foreign_plugins_here()
 
     def send(event: Event) -> None:

@@ -29,6 +29,7 @@ from ..events import (
     decode,
     reached,
 )
+from ..global_state import StateWatch
 from .outside_times import OutsideTimes
 
 WORKER = "attnbench.bench.run.worker"
@@ -103,6 +104,7 @@ def run_job(
     device = job.device if not job.gpu else f"cuda {job.gpu}"
     unstarted, doubted = 0, False
     while job.cells:
+        StateWatch.undo_from_outside()
         begun, kills = Started(), oom_kills()
         left = {cell.key: cell for cell in job.cells}
         current = reason = ""

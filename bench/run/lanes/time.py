@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -67,7 +67,10 @@ def time_cells(context: WorkerContext, cells: list[Cell]) -> Iterator[Record]:
         for builder in builders.values():
             yield builder.failure(Incorrect(f"the task: {changes}"))
         return
-    if foreign := [cell for cell in cells if not VARIANTS.is_own(cell.variant.name)]:
+    foreign = [cell for cell in cells if not VARIANTS.is_own(cell.variant.name)]
+    # where no foreign code is, another process has changed speeds, which is undone before the rounds
+    watch = StateWatch(speeds=bool(foreign))
+    if foreign:
         examine_apart(context, foreign, task, recipe)
     if isinstance(task, TimedTask) and isinstance(recipe, Point) and recipe.memory_bytes:
         yield from longest_lengths(context, builders, task, recipe)
@@ -93,6 +96,7 @@ def _timed(
 ) -> Iterator[Record]:
     """Raises ChangedProcess or LostDevice after the Record of a Cell that changed, or broke, what the others share."""
     ready: dict[Cell, Workload] = {}
+    gone: set[Cell] = set()
     for cell, builder in builders.items():
         context.send(CellStarted(cell.key))
         workloads.progress = builder.filling
@@ -107,8 +111,11 @@ def _timed(
                 failure = builder.record(Outcome.TIMEOUT, str(slow))
             except Exception as error:
                 failure = builder.failure(error)
-        yield from _shared(watch, builder, failure)
+        if failure is not None:
+            gone.add(cell)
+        yield from _shared(watch, builders, cell, failure, gone)
         _require_device(context)
+    StateWatch.undo_from_outside()
     while ready:
         turn = _Turn(context, ready)
         try:
@@ -168,13 +175,28 @@ def _require_device(context: WorkerContext) -> None:
         raise LostDevice
 
 
-def _shared(watch: StateWatch, builder: RecordBuilder, failure: Record | None) -> Iterator[Record]:
-    """The Record of a Cell that failed, or that changed its process; raises ChangedProcess after that of the latter."""
+def _shared(
+    watch: StateWatch, builders: dict[Cell, RecordBuilder], cell: Cell, failure: Record | None, gone: set[Cell]
+) -> Iterator[Record]:
+    """The Record of a Cell that failed, or that changed its process; raises ChangedProcess after that of the latter.
+
+    Beside foreign code our own changes nothing: then it was the other, of which a process may have run before. `gone`:
+    those that have failed.
+    """
     changes = watch.changes()
-    if failure is not None or changes:
-        yield failure or builder.failure(Incorrect(changes))
+    if failure is not None:
+        yield failure
     if changes:
+        for each in _suspects(cell, builders):
+            if each not in gone:
+                yield builders[each].failure(Incorrect(changes))
         raise ChangedProcess(changes)
+
+
+def _suspects(cell: Cell, cells: Iterable[Cell]) -> list[Cell]:
+    """The Cell whose turn it is, if its code may have changed the process; else all whose code may."""
+    foreign = [each for each in cells if not VARIANTS.is_own(each.variant.name)]
+    return [cell] if cell in foreign or not foreign else foreign
 
 
 def _ready(workloads: Workloads, variant: Spec) -> Workload:
@@ -259,8 +281,7 @@ class _Turn:
 
     def blamed(self) -> list[Cell]:
         """Whose turn it is, if its code may have changed the process; else all whose code may: never the reference."""
-        foreign = [cell for cell in self.ready if not VARIANTS.is_own(cell.variant.name)]
-        return [self.cell] if self.cell in foreign or not foreign else foreign
+        return _suspects(self.cell, self.ready)
 
     def look(self) -> None:
         """Raises ChangedProcess where foreign code has changed what all share since the last look."""

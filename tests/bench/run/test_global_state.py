@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import attnbench
+from attnbench.bench.core.cell import Cell
 from attnbench.bench.core.errors import PluginError
 from attnbench.bench.core.metrics import METRICS
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import build, subject
 from attnbench.bench.measure import timer
 from attnbench.bench.run.global_state import StateWatch
+from attnbench.bench.run.lanes.time import ChangedProcess, _shared
 
 
 @pytest.fixture
@@ -140,8 +143,34 @@ def test_a_priority_that_anybody_may_change_counts_for_timings_alone(monkeypatch
     timing, training = StateWatch(), StateWatch(speeds=False)
     monkeypatch.setattr(os, "getpriority", lambda which, who: 7)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {511})
+    monkeypatch.setattr(os, "sched_getscheduler", lambda pid: os.SCHED_IDLE)
     assert "processors from " in (changes := timing.changes()) and "to 7" in changes
+    assert f"scheduling class from {os.SCHED_OTHER} to {os.SCHED_IDLE}" in changes
     assert training.changes() == ""
+
+
+def test_what_another_process_has_changed_is_undone_and_is_the_outcome_of_foreign_code_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Mine: pass\nclass Done: pass", encoding="utf-8")
+    own, done, foreign = (
+        Cell(variant=Spec.parse(name), task=Spec("sweep"), preset=Spec("smoke"), lane="time")
+        for name in ("softmax", f"{tmp_path}/mine.py:Done", f"{tmp_path}/mine.py:Mine")
+    )
+    builders: Any = {
+        cell: SimpleNamespace(failure=lambda error, of=cell: (of, str(error))) for cell in (own, done, foreign)
+    }
+    before, watch = os.sched_getaffinity(0), StateWatch()
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    os.sched_setaffinity(0, {min(before)})
+    blamed: list[Any] = []
+    try:
+        with pytest.raises(ChangedProcess):
+            for each in _shared(watch, builders, own, None, {done}):
+                blamed.append(each)
+    finally:
+        StateWatch.undo_from_outside()
+    ((cell, why),) = blamed
+    assert cell == foreign and "scheduling class from 0 to 3" in why
+    assert (os.sched_getaffinity(0), os.sched_getscheduler(0)) == (before, os.SCHED_OTHER)
 
 
 def test_a_live_thread_is_named() -> None:
