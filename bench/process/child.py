@@ -133,7 +133,7 @@ class Child(AbstractContextManager["Child"]):
     has_started = False
     """True once the server has forked it; a death before that has nothing to do with the child's work."""
 
-    _pid = 0
+    _pid = _resident = 0
 
     def __init__(self, target: str, environment: Mapping[str, str] | None = None):
         self._lines: deque[bytes] = deque()
@@ -231,7 +231,9 @@ class Child(AbstractContextManager["Child"]):
             maps = (folder / "smaps").read_text(encoding="utf-8", errors="replace")
             # of what may be written: libraries are code, and others touch their pages too
             touched = sum(map(int, re.findall(r"^\w+-\w+ .w(?s:.*?)^Referenced: +(\d+)", maps, re.MULTILINE)))
-            return 1024.0 * (touched + int(status["VmHWM"]) - int(status["VmRSS"]))
+            self._resident = int(status["VmRSS"]) if begins else max(self._resident, int(status["VmRSS"]))
+            # not what an allocator had before, and has given back since
+            return 1024.0 * (touched + max(int(status["VmHWM"]) - self._resident, 0))
         except (OSError, ValueError, IndexError, KeyError, struct.error):
             return math.nan
 

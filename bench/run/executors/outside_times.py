@@ -2,8 +2,8 @@
 
 Foreign code may bend the clock of the process that it runs in: it may replace the function that is read, or go back
 after each call. It cannot bend the clock of another process. The worker tells when a sample begins and ends; messages
-are late, by as much at the beginning as at the end, so that over the rounds their delays cancel. One sample more is of
-memory: the worker waits at both of its ends, while the kernel is asked what was touched in between.
+are late, by as much at the beginning as at the end, so that over the rounds their delays cancel. Some samples more are
+of memory: the worker waits at both of their ends, while the kernel is asked what was touched in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLACK_SECONDS, SLACK_OF_A_GPU = 0.002, 0.5
 _ERRORS = 4.0
 """Standard errors, the larger of its own and the reference's, that are allowed beside these: delays scatter."""
 
-_MORE, _SLACK_BYTES, _THREAD_BYTES = 1.5, 32 * 2**20, 4 * 2**20
+_MORE, _SLACK_BYTES, _THREAD_BYTES = 3.0, 32 * 2**20, 4 * 2**20
 """Memory that a sample may touch beyond what is said: allocators leave gaps, and Python and threads have theirs."""
 
 _MODES = ("step_seconds", "forward_seconds", "decode_seconds")
@@ -76,7 +76,10 @@ class OutsideTimes:
     def note(self, event: SampleBegun | SampleEnded) -> None:
         """Takes the time, or the memory, now."""
         if event.waits:
-            self.touched[event.key] = self.touched_bytes(begins=isinstance(event, SampleBegun))
+            found = self.touched_bytes(begins=isinstance(event, SampleBegun))
+            if isinstance(event, SampleEnded):
+                # the least: an allocator comes to rest after the first
+                self.touched[event.key] = min(found, self.touched.get(event.key, math.inf))
             return
         key, wall, processor = event.key, time.monotonic(), self.processor_seconds()
         if isinstance(event, SampleBegun):

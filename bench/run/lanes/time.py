@@ -300,9 +300,9 @@ class _Turn:
             self.context.send(SampleEnded(self.cell.key, seconds, cpu_seconds))
 
     def show_memory(self, cell: Cell) -> None:
-        """One more sample, of whose memory the parent asks the kernel."""
-        if self.has_foreign and self.context.device.type == "cpu":
-            workload = self.ready[cell]
+        """Three more samples, of whose memory the parent asks the kernel."""
+        workload = self.ready[cell]
+        for _ in range(3 if self.has_foreign and self.context.device.type == "cpu" else 0):
             if workload.prepare is not None:
                 workload.prepare()
             self.context.send(SampleBegun(cell.key, waits=True))

@@ -93,7 +93,7 @@ def ended(
         ({"record": "[x / 2 for x in said[cell.key]] if mine else said[cell.key]"}, "other times"),
         ({"record": "said[cell.key] if mine or not foreign else [9.0] * 5"}, "other times"),
         # in a mapping that no allocator knows, kept or given back
-        ({"sample": "kept[:] = bytes(SIZE)", "peak": "SIZE / 4"}, "64 MiB by its own count"),
+        ({"sample": "kept[:] = bytes(SIZE)", "peak": "SIZE / 8"}, "32 MiB by its own count"),
         ({"sample": "bytearray(b'1') * SIZE"}, "1 MiB by its own count"),
     ],
 )
