@@ -21,6 +21,7 @@ ELSEWHERE = {
     "bench/core/files.py": "the helper",
     "bench/gate/build.py": "the cache folder, trusted files alone",
     "bench/measure/memory.py": "the null device",
+    "bench/process/child.py": "the kernel's count of the pages that its process touches",
     "bench/process/servers.py": "the error stream of a server, which has no name",
     "bench/wings/clusters/ray.py": "folders of its own among the temporary files; the token that it made",
     "bench/wings/clusters/ray_watch.py": "the folder of a cluster among the temporary files, which a run has made",
