@@ -56,8 +56,10 @@ def boards(
     with garbage_collection_paused():
         table, predictions, keys = answered(results, notice, filters)
         declared = None if suite is None else read_suite(suite).declaration
-        if declared and not filters.get("preset") and not any(key.preset == declared[3] for key in keys):
-            notice(f"the suite {declared[0]} is of preset {declared[3]}, which nothing here is; of other presets:")
+        # some suites have no preset of their own
+        wanted = "" if declared is None or lengths or filters.get("preset") else declared[3]
+        if wanted and not any(key.preset == wanted for key in keys):
+            notice(f"the suite {suite} is of preset {wanted}, which nothing here is; of other presets:")
         found = scored(table, predictions, keys, margin, suite=declared, lengths=lengths, mode=mode)
         return with_published(found, suite) if published else found
 

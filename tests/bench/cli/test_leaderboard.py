@@ -155,13 +155,19 @@ def test_compare_gives_one_sentence_a_board_where_there_are_many(
 
 
 def test_a_suite_shows_what_it_lacks(results: Path) -> None:
-    said, brace, text = run("--results", str(results), "--suite", "lra", "-f", "json").partition("{")
-    assert "the suite lra is of preset" in said
-    board = json.loads(brace + text)["boards"][0]
+    board = json.loads(run("--results", str(results), "--suite", "lra", "-f", "json"))["boards"][0]
     lacking = "lra-image, lra-listops, lra-pathfinder, lra-pathx and lra-retrieval"
     assert board["unranked"][0]["reason"] == f"{lacking}: not run"
     assert board["ranked"] == []
     assert board["unranked"][0]["entries"]["lra-text"]["value"] == pytest.approx(70.0)
+
+
+def test_a_suite_of_another_preset_says_so(results: Path, tmp_path: Path) -> None:
+    suite = tmp_path / "mine.toml"
+    suite.write_text('tasks = ["lra-text"]\nvariants = ["rela"]\npreset = "quick[steps=7]"\n')
+    said = "is of preset quick[steps=7], which nothing here is; of other presets:"
+    assert said in run("--results", str(results), "--suite", str(suite))
+    assert said not in run("--results", str(results), "--suite", str(suite), "--preset", "quick")
 
 
 def test_lengths_need_two_lengths(results: Path) -> None:
