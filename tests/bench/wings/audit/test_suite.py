@@ -301,7 +301,7 @@ def test_failures_come_first_and_properties_of_calls_last_in_the_line_and_in_the
 
     report = report_of(LeakingAndRemembering)
     failing = [each.property for each in report.failures]
-    told = [each.partition(":")[0] for each in str(report).split(" · ")][: len(failing)]
+    told = [each.partition(":")[0] for each in str(report).split("\n")][: len(failing)]
     assert (
         told[0] == "future" and set(told) == set(failing) and failing.index("inputs stay") < failing.index("decoding")
     )
