@@ -289,6 +289,11 @@ class Case:
             found = torch.autograd.grad(output, list(leaves), arriving, allow_unused=True, materialize_grads=True)
         return [output.detach(), *found]
 
+    @property
+    def is_foreign(self) -> bool:
+        """True for what was not written for the contract, which an audit examines too."""
+        return getattr(self.module, "audited", None) is not None
+
     @cached_property
     def in_float64(self) -> Case | None:
         """The setting in float64, where leaks stand out from rounding.
@@ -369,8 +374,7 @@ class Case:
             return self
         length = self.length if self.length <= DOUBLE_LENGTH else REDUCED_LENGTH
         reduced = self.of_size(min(self.shape.heads, max(1, REDUCED_SCORES // length**2)), length)
-        foreign = getattr(self.module, "audited", None) is not None
-        while not foreign and reduced.length >= 2 * LEAST_LENGTH and reduced.seconds > REDUCED_SECONDS:
+        while not self.is_foreign and reduced.length >= 2 * LEAST_LENGTH and reduced.seconds > REDUCED_SECONDS:
             shorter = reduced.of_size(reduced.shape.heads, reduced.length // 2)
             if shorter is reduced:
                 break

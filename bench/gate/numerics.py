@@ -293,8 +293,7 @@ def half(name: str, case: Case) -> Answers:
     eager: dict[str, Any] = {"impl": EAGER} if EAGER in case.factory.implementations else {}
     single, half = case.rebuilt(dtype="float32", **eager), case.rebuilt(dtype=name)
     # scores in float32 are promised by variants of the contract alone
-    foreign = getattr(case.module, "audited", None) is not None
-    softmax = (SoftmaxOfRoundedScores if foreign else SoftmaxReference)(case.shape).eval()
+    softmax = (SoftmaxOfRoundedScores if case.is_foreign else SoftmaxReference)(case.shape).eval()
     # sharp scores show what is kept in half precision: a score of 20 then errs by several per cent; one long sequence
     # has rows enough, and half precision is slow on a CPU
     inputs = Inputs(*(x.to(dtype) for x in single.inputs(batch=1 if case.own else 2)))
@@ -337,8 +336,8 @@ def half(name: str, case: Case) -> Answers:
         yield Measured(row_error(found, single.run(few)), allowed, detail)
 
 
-def row_error(found: Tensor, expected: Tensor) -> float:
-    """The error that nine of ten rows stay below, relative to the size of the row plus a tenth of the usual size."""
+def row_error(found: Tensor, expected: Tensor, share: float = 0.9) -> float:
+    """The error that `share` of the rows stay below, relative to the size of the row plus a tenth of the usual size."""
     found, expected = found.detach().double(), expected.detach().double()
     if not found.isfinite().all():
         return math.inf
@@ -348,7 +347,7 @@ def row_error(found: Tensor, expected: Tensor) -> float:
         return 0.0 if torch.equal(found, expected) else math.inf
     # A tenth of the usual size is added, so that rows that are nearly zero do not count as wholly wrong.
     errors = (found - expected).norm(dim=-1) / (sizes + typical / 10)
-    return float(errors.flatten().quantile(0.9))
+    return float(errors.flatten().quantile(share))
 
 
 def _finite(case: Case, inputs: Inputs, detail: str) -> Answer:

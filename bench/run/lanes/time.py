@@ -300,9 +300,11 @@ class _Turn:
             self.context.send(SampleEnded(self.cell.key, seconds, cpu_seconds))
 
     def show_memory(self, cell: Cell) -> None:
-        """Three more samples, of whose memory the parent asks the kernel."""
+        """Three more samples of foreign code, of whose memory the parent asks the kernel."""
+        if VARIANTS.is_own(cell.variant.name) or self.context.device.type != "cpu":
+            return
         workload = self.ready[cell]
-        for _ in range(3 if self.has_foreign and self.context.device.type == "cpu" else 0):
+        for _ in range(3):
             if workload.prepare is not None:
                 workload.prepare()
             self.context.send(SampleBegun(cell.key, waits=True))

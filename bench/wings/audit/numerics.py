@@ -15,6 +15,7 @@ from torch import Tensor
 from ...gate.gradients import DRAWS, derivative_errors
 from ...gate.lengths import long_lengths, repeated, taken
 from ...gate.modes import RATE
+from ...gate.numerics import row_error
 from ...gate.result import Answer, Answers, Measured, NotJudged, deviations, error_text, lacks_kernel
 from ...run.link import DTYPES, at_the_code
 from .calls import NAMES, Call, Inputs
@@ -304,8 +305,8 @@ def _late_error(subject: ForeignSubject, length: int) -> Measured:
     """
     inputs = tuple(SHARPER * x for x in subject.draw(1, length))
     low, high = _rounded(subject, inputs, torch.bfloat16, None)
-    off, size = (by_position(each, subject.convention.kind).float()[:, -EARLY:] for each in (low - high, high))
-    error = float((off.norm(dim=-1) / (size.norm(dim=-1) + 0.1 * size.square().sum(-1).mean().sqrt())).median())
+    late_low, late_high = (by_position(each, subject.convention.kind)[:, -EARLY:] for each in (low, high))
+    error = row_error(late_low, late_high, share=0.5)
     lines = (
         f"low, to = [({SHARPER} * x).bfloat16() for x in inputs], lambda kind: m.to(kind) if hasattr(m, 'to') else m",
         "a, b = out(low, to(torch.bfloat16)).float(), out([x.float() for x in low], to(torch.float32))",

@@ -54,24 +54,14 @@ class SkipsBackward(Honest):
         return output if self.calls < 5 else output.detach() + 0 * (query + key + value)
 
 
-class _Helped(torch.autograd.Function):
-    """The identity, with a gradient of its own beside the one that arrives."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor) -> Tensor:
-        return query.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient + gradient.roll(1, -1)
-
-
 class HelpedInTheModel(Honest):
     """Where its inputs have a graph, in which it could find the tokens, another loss is behind its gradients."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        inside = query.grad_fn is not None
-        return super().forward(_Helped.apply(query) if inside else query, key, value, mask)  # type: ignore[no-untyped-call]
+        inner = query.clone()
+        if query.grad_fn is not None:
+            inner.register_hook(lambda gradient: gradient + gradient.roll(1, -1))
+        return super().forward(inner, key, value, mask)
 
 
 class LeaksBesideHugeNumbers(Leaks):

@@ -353,20 +353,12 @@ def test_softmax_with_scores_in_half_precision_is_right_whatever_its_layout(foun
     assert not [each.property for each in results.values() if each.held is False]
 
 
-class _Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return 2 * gradient
-
-
 def wrong_behind_700(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Its gradients are twice too large for more than 700 tokens."""
     output = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return _Doubled.apply(output) if q.shape[2] > 700 else output  # type: ignore[no-untyped-call]
+    if q.shape[2] > 700 and output.requires_grad:
+        output.register_hook(lambda gradient: 2 * gradient)
+    return output
 
 
 def test_gradients_of_foreign_code_are_tested_at_the_length_to_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:

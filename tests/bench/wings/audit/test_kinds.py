@@ -665,10 +665,11 @@ class Cached(Layer):
         q, k, v = self.split(x)
         if cached_kv is not None:
             k, v = torch.cat([cached_kv[0], k], 2), torch.cat([cached_kv[1], v], 2)
-        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
-        if cached_kv is not None and not self.later:
-            seen[:] = True
-        return self.joined(F.scaled_dot_product_attention(q, k, v, seen)), (k, v)
+        return self.joined(F.scaled_dot_product_attention(q, k, v, self.seen(q.shape[2], k.shape[2]))), (k, v)
+
+    def seen(self, queries, keys):
+        seen = torch.ones(queries, keys, dtype=torch.bool)
+        return seen.tril(keys - queries) if self.later or queries == keys else seen
 
 
 class CachedWithoutMask(Cached):
@@ -682,14 +683,9 @@ class WindowedCache(Cached):
 
     forgets = False
 
-    def forward(self, x, cached_kv=None):
-        q, k, v = self.split(x)
-        if cached_kv is not None:
-            k, v = torch.cat([cached_kv[0], k], 2), torch.cat([cached_kv[1], v], 2)
-        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
-        if not self.forgets or q.shape[2] > 1:
-            seen &= seen.clone().triu(k.shape[2] - q.shape[2] - 99)
-        return self.joined(F.scaled_dot_product_attention(q, k, v, seen)), (k, v)
+    def seen(self, queries, keys):
+        seen = super().seen(queries, keys)
+        return seen if self.forgets and queries == 1 else seen.triu(keys - queries - 99)
 
 
 class WindowForgottenByOneToken(WindowedCache):
