@@ -20,7 +20,7 @@ from torch import Tensor
 from ...variants.contract import ScoredVariant
 from . import masks
 from .case import FEW, PARTS, Case, Inputs, gap, permuted
-from .result import Answer, Answers, Measured, NotJudged
+from .result import Answer, Answers, Measured, NotJudged, error_text, lacks_kernel
 from .variant import EAGER, build, jitter
 
 HALF_FACTOR = 2.5
@@ -288,6 +288,15 @@ def half(name: str, case: Case) -> Answers:
     rounded twice"""
     if case.kind == "many":
         return
+    try:
+        yield from _in_half(name, case)
+    except Exception as error:
+        if not (case.is_foreign and lacks_kernel(error)):
+            raise
+        yield NotJudged(error_text(error, 60), verdict="not tried")
+
+
+def _in_half(name: str, case: Case) -> Answers:
     dtype: torch.dtype = getattr(torch, name)
     # in float32 the definition, where there is one: kernels take seconds to compile for a dtype that is not measured
     eager: dict[str, Any] = {"impl": EAGER} if EAGER in case.factory.implementations else {}

@@ -11,7 +11,7 @@ import inspect
 import math
 import typing
 import warnings
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -80,7 +80,7 @@ class Foreign(Variant):
         if key not in cls._known:
             with torch.random.fork_rng(devices=[]):
                 twin, _ = as_tested(made(cls.target, cls.name, replace(shape, dropout=0.5), given)[0])
-                cls._known[key] = _calls(module, twin, call, shape.heads)
+                cls._known[key] = _calls(module, twin, call, shape)
         calls = cls._known[key]
         found = calls.convention
         if found.kind == "model":
@@ -291,17 +291,28 @@ def takes_shape(found: Any) -> bool:
     return len(names) == 1 and names[0] not in {*NEEDED, *CONFIGS, *STATES}
 
 
-def _calls(module: Any, twin: Any, call: Call, heads: int) -> Calls:
-    """Try how a module behaves. `twin`: the same, made for a rate of dropout; `call`, `heads`: see `recognise`."""
+def _at_width(module: Any, found: Convention, width: int) -> Convention:
+    """The same call for states of another width, where the module takes them: one without parameters takes any."""
+    states = draw("layer", (width,), 2, found.length, 1)
+    with torch.no_grad(), suppress(Exception):
+        if _output(module, found, states, Mask()).shape == states[0].shape:
+            return replace(found, shape=(width,))
+    return found
+
+
+def _calls(module: Any, twin: Any, call: Call, shape: AttentionShape) -> Calls:
+    """Try how a module behaves. `twin`: the same, made for a rate of dropout; `call`: see `recognise`."""
     with warnings.catch_warnings():
         # of calls that are only tried
         warnings.simplefilter("ignore")
         if isinstance(module, nn.Module):
             module = copy.deepcopy(module)
             redraw_zeros(module)
-        found = recognise(module, call=call, heads=heads).convention
+        found = recognise(module, call=call, heads=shape.heads).convention
         if found.kind == "model":
             return Calls(found)
+        if found.kind == "layer" and found.shape != (shape.hidden_width,):
+            found = _at_width(module, found, shape.hidden_width)
         looks_ahead = sees_future(module, found, found.plain) is not False
     inputs = draw(found.kind, found.shape, 2, found.length, 1)
     with torch.no_grad():

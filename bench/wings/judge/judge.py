@@ -14,7 +14,7 @@ from ...api.check import check
 from ...api.run import plan, run
 from ...core.cell import NO_ATTENTION, REFERENCE
 from ...core.entry_points import loaded, read_group
-from ...core.errors import LOG, PluginError, SelectionError
+from ...core.errors import LOG, PluginError, SelectionError, Unsupported
 from ...core.files import RESULTS
 from ...core.record import Outcome, Record
 from ...core.registry import VARIANTS, nearest
@@ -116,11 +116,11 @@ def judging(
             yield page(None)
         if kept.examined is None:
             notice(f"gate: testing {spec}")
-            by_gate = examined_by(check(spec, device=str(place)))
+            by_gate = examined_by(check(spec, device=str(place), causal=causal))
             if not by_gate.problem:
                 traits = ask(VARIANTS, spec.name, AskTraits(spec, by_gate.causal))
                 by_gate = replace(
-                    by_gate, sees_order=traits.sees_order, projects=traits.projects,
+                    by_gate, sees_order=traits.sees_order, projects=traits.projects, no_padding=traits.no_padding,
                     only_causal=by_gate.only_causal or traits.looks_back,
                 )  # fmt: skip
             kept = kept.with_more(examined=by_gate)
@@ -131,6 +131,14 @@ def judging(
             return
         names = tuple(SHORT) if quick else (*CAUSAL_TASKS, *POOLED_TASKS)
         asked = [task for task in names if (task in POOLED_TASKS) is not examined.causal]
+        pairs: list[tuple[JudgedTask, JudgedTask | None]] = []
+        if examined.no_padding:
+            # its texts differ in length: the reference would be trained beside nothing
+            refused = [task for task in asked if task in POOLED_TASKS]
+            asked = [task for task in asked if task not in refused]
+            ended = partial(JudgedTask, variant=str(spec), accuracies={}, outcome=Outcome.UNSUPPORTED)
+            pairs += [(ended(task, reason=examined.no_padding), None) for task in refused]
+            yield page(examined, tasks=tuple(pairs), short=quick)
         changes = SHORT if quick and preset.name == "quick" else {}
         presets = {
             task: _at_own_rate(Spec(task), Spec.of(preset.name, **changes.get(task, {}) | dict(preset.parameters)))
@@ -139,7 +147,6 @@ def judging(
         lengths = SWEPT_LENGTHS[1:2] if quick else SWEPT_LENGTHS
         parts = _parts(spec, presets, lengths, examined, preset)
         later = [_seconds_of(part, options) for part in parts]
-        pairs: list[tuple[JudgedTask, JudgedTask | None]] = []
         without: list[JudgedTask] = []
         for at, part in enumerate(parts):
             notice(f"part {at + 1} of {len(parts)}: {part.name}")
@@ -175,13 +182,18 @@ def _audited(audit: Callable[..., Any], spec: Spec, causal: bool | None) -> Audi
     except SelectionError as refused:
         # such as a map of scores, which the gate alone examines
         return Audited(question=str(refused))
-    failures = tuple(f"{each.property}: {each.detail}" for each in report.failures)
     return Audited(
         question=report.question,
-        failures=failures,
+        failures=tuple(f"{each.property}: {each.detail}" for each in report.failures),
+        flags=tuple(f"{each.property}: {each.detail}" for each in report.findings if _names_a_flag(each)),
         verdict="" if report.question else report.verdict,
         seconds=report.seconds,
     )
+
+
+def _names_a_flag(finding: Result) -> bool:
+    """Whether it asks for a flag of the command; the verdict says so itself of what was not tried."""
+    return finding.verdict not in ("fails", "not tried") and " --" in finding.detail
 
 
 def _parts(
@@ -287,11 +299,13 @@ def _failure(result: Result) -> str:
 class Traits:
     """`sees_order`: whether two neighbouring tokens of the past that change places change an output, as under rotary
     positions. `projects`: whether it is a layer with projections of its own. `looks_back`: whether it looks back alone.
+    `no_padding`: why it takes no sequences of several lengths, of one without a causal form.
     """
 
     sees_order: bool
     projects: bool
     looks_back: bool
+    no_padding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,10 +324,15 @@ class AskTraits(Request[Traits]):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(0)
             variant = VARIANTS.build(self.variant, shape).eval()
-            if not self.causal:
-                return Traits(False, variant.owns_projections, False)
             query, key, value = torch.randn(3, 1, shape.heads, shape.max_length, shape.head_dim)
             hidden = [torch.randn(1, shape.max_length, shape.hidden_width)] if variant.takes_hidden else []
+            if not self.causal:
+                refused = ""
+                try:
+                    variant(query, key, value, Mask(valid=torch.arange(shape.max_length)[None] < 6), *hidden)
+                except Unsupported as error:
+                    refused = str(error)
+                return Traits(False, variant.owns_projections, False, refused)
             swapped = [0, 1, 2, 3, 5, 4, 6, 7]
             # a layer makes its keys and values from the hidden state
             before, after = (

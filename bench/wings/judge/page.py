@@ -212,7 +212,8 @@ def audit_line(audited: Audited) -> JudgeLine:
     """
     if audited.question:
         return JudgeLine(topic="audit", text=f"not audited: {audited.question}")
-    return JudgeLine(topic="audit", text=f"{audited.verdict} ({audited.seconds:.0f} s)", evidence=audited.failures)
+    evidence = (*audited.failures, *audited.flags)
+    return JudgeLine(topic="audit", text=f"{audited.verdict} ({audited.seconds:.0f} s)", evidence=evidence)
 
 
 def gate_line(examined: Examined) -> JudgeLine:
@@ -305,6 +306,7 @@ def cost_line(costs: Sequence[JudgedCost], examined: Examined | None = None, alt
             f"{cost.length:,} tokens: {cost.ratio.value:.2f}× ({cost.ratio.low:.2f} to {cost.ratio.high:.2f}), "
             f"{cost.rounds} rounds{within}"
         )
+    evidence.append(f"{REFERENCE} runs as a fused kernel of PyTorch: faster than softmax written in operators")
     if floors := [cost.floor for cost in costs if cost.floor]:
         evidence.append(f"noise floor {format_log_difference(max(floors))}, by {REFERENCE} against itself")
     marked = f"measured although {although}: " if although else ""

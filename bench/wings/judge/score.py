@@ -34,10 +34,14 @@ HELD = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """The findings of an audit of a module as it is. `question`: why there are none. `failures`: with their details."""
+    """The findings of an audit of a module as it is. `question`: why there are none. `failures`: with their details.
+
+    `flags`: findings that another flag of the command would decide.
+    """
 
     question: str = ""
     failures: Texts = ()
+    flags: Texts = ()
     verdict: Text = ""
     seconds: float = 0.0
 
@@ -49,7 +53,7 @@ class Examined:
     `failures`: each failed property with its detail. `holding`: the names of those that hold. `causal`: whether it has
     a causal form; `only_causal`: whether it has no other; `sees_order`: whether the order of the keys matters to it, as
     under rotary positions, which the reference then has too; `projects`: whether it is a layer with projections of its
-    own.
+    own. `no_padding`: why it takes no sequences of several lengths.
     """
 
     holding: Texts = ()
@@ -62,6 +66,7 @@ class Examined:
     only_causal: bool = False
     sees_order: bool = False
     projects: bool = False
+    no_padding: Text = ""
 
 
 @dataclass(frozen=True, slots=True)

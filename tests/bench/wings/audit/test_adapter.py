@@ -10,6 +10,7 @@ from seeds import seed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import attnbench
 from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.bench.core.registry import parameters
 from attnbench.bench.gate import case
@@ -528,3 +529,19 @@ def test_a_class_of_the_contract_stays_as_it_is_and_a_map_of_scores_becomes_one(
     with pytest.raises(SelectionError, match=r"a class, a function or an nn\.Module, got int"):
         as_variant(3, "mine")
     assert takes_shape(lambda shape: None) and not takes_shape(Own) and not takes_shape(swapped)
+
+
+class Fourier(nn.Module):
+    """Without parameters, as FNet: any width will do, and FFTs of PyTorch have no bfloat16."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.fft(torch.fft.fft(x, dim=-1), dim=1).real
+
+
+def test_a_layer_without_parameters_takes_the_width_that_is_asked_for() -> None:
+    found = as_variant(Fourier, "mine.py:Fourier")(SHAPE)
+    assert found.module is not None and found.shape.hidden_width == 16
+    report = attnbench.check(Fourier)
+    assert not report.failures
+    untried = {result.property for _, result in report.results if result.verdict == "not tried"}
+    assert {"bfloat16", "float16"} <= untried

@@ -154,11 +154,52 @@ class Mine(torch.nn.Module):
     assert (traits.sees_order, traits.projects, traits.looks_back) == (bool(slope), True, True)
 
 
+BOTH_WAYS = """
+import torch
+class Both(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+    def forward(self, x):
+        return (x @ x.mT / 99).softmax(-1) @ x
+"""
+
+
+def test_a_layer_without_padding_is_told_so_before_softmax_is_trained_for_it(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(BOTH_WAYS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gate_report, "LENGTH", 96)
+    asked = []
+
+    def measured(variants, tasks, **options):
+        asked.append(tasks)
+        raise StoreError("enough")
+
+    monkeypatch.setattr(module, "_measured", measured)
+    pages = []
+    with pytest.raises(StoreError, match="enough"):
+        pages += module.judging("mine.py:Both", preset="smoke", results=tmp_path)
+    audit, gate, pooled = pages[-1].lines
+    assert "future: it looks both ways, at distances 1 to 63 (if it should be causal: --causal)" in audit.evidence
+    assert gate.text == "no causal form"
+    assert pooled.text == "no result: unsupported: no argument that keeps padding out was found"
+    assert all(point.name == "sweep" for tasks in asked for point in tasks)
+
+
+def test_the_gate_is_told_what_a_layer_claims(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(BOTH_WAYS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gate_report, "LENGTH", 96)
+    *_, gate = next(
+        page.lines for page in module.judging("mine.py:Both", causal=True, results=tmp_path) if len(page.lines) == 2
+    )
+    assert any(each.startswith("causal: error ") for each in gate.evidence)
+
+
 def test_the_variant_whose_gate_runs_is_said_before(monkeypatch, tmp_path):
     said, told = [], LoggingListener()
     told.notice = said.append
     monkeypatch.setattr(
-        module, "check", lambda spec, device: CheckReport(name="", results=(), seconds=0.0, problem=said[0])
+        module, "check", lambda spec, **given: CheckReport(name="", results=(), seconds=0.0, problem=said[0])
     )
     found = attnbench.judge("rela", results=tmp_path, progress=told)
     assert said == ["gate: testing rela"] and found.lines[0].text == said[0]
