@@ -83,7 +83,7 @@ def board_for_task(
         for run, level in trivial
     )
     unlearned = nothing_learned(context)
-    answer = "" if unlearned or ranked else nothing_ranked(unranked)
+    answer = "" if ranked or (unlearned and context.is_ranked) else nothing_ranked(unranked)
     is_told = not unlearned or "better" in verdicts.values()
     if not is_told:
         unlearned = unlearned.removesuffix(".") + ", so this board compares nothing."

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.cell import REFERENCE
 from ..core.record import Measurement, Outcome
-from ..score.cost import RelativeCost, controls, floor_of, resolution_of
+from ..score.cost import MUCH_LOAD, RelativeCost, controls, floor_of, resolution_of
 from ..score.quality import describe_outcome
 from ..stats.format import percent
 from ..stats.intervals import Estimate, mean_of
@@ -126,9 +126,6 @@ def format_point(point: object) -> str:
     """
     return f"{point:,}" if isinstance(point, int) else str(point)
 
-
-MUCH_LOAD = 0.5
-"""Cores that other processes used, above which a board warns."""
 
 DRIFT = 0.1
 """Share by which the drift probe may slow down within a block, or differ between blocks, before there is a warning."""

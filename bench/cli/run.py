@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +22,9 @@ from .output import line_of, print_rows, say, say_json, warn
 
 if TYPE_CHECKING:
     from ..board.board import Board
+    from ..core.cell import Cell
     from ..core.record import Record
+    from ..core.spec import Spec
     from ..plan.planner import Plan, Step
     from ..run.events import RunListener
     from ..store.records import Records
@@ -63,6 +65,7 @@ def run(
     """Train and measure variants on tasks, and print the leaderboard; skip what is measured already."""
     from ..api import boards as boards_api
     from ..api import run as run_api
+    from ..board.regression import NOTHING_SHARED
     from ..board.select import read_store
     from ..store.store import Store
     from .leaderboard import show
@@ -71,12 +74,15 @@ def run(
     options, limit = selected(options), _share(fail_if or "5%")
     if against is not None:
         # a folder without Records is told now, and not after hours of measuring
-        read_store(Store(against, _no_notice), "--against")
+        older, _ = read_store(Store(against, _no_notice), "--against")
         if against.resolve() == options["results"].resolve():
             raise SelectionError(f"expected an older folder after --against, got that of --results, {against}")
         made = run_api.plan(progress=Live(quiet=True), **options)
-        if all(step.cell.lane != "time" for step in made.steps):
+        timed = _timed(step.cell for step in made.steps)
+        if not timed:
             raise SelectionError("expected a selection that times something beside --against; add `--task sweep`")
+        if timed.isdisjoint(_timed(record.cell for record in older.records)):
+            raise SelectionError(NOTHING_SHARED)
     elif fail_if:
         raise SelectionError("expected --against FOLDER beside --fail-if: there are no times to hold these against")
     with Live() as live:
@@ -108,9 +114,15 @@ def run(
         warn(f"Not all cells are ok: {listed}. The lines above give the reasons{again}.")
     if found.missing:
         warn(f"{len(found.missing)} cells have no Record, since the executor lost them; the same command tries again.")
-    slower = against is not None and _is_slower(found, against, limit)
+    slower = against is not None and not _is_as_fast(found, against, limit)
     if slower or found.left_out or found.missing or not all(map(_is_expected, failed)):
         raise typer.Exit(1)
+
+
+def _timed(cells: Iterable[Cell]) -> set[tuple[Spec, Spec, Spec]]:
+    """Task, preset and variant of what is timed beside the reference."""
+    timed = (cell for cell in cells if cell.lane == "time" and cell.variant.name != REFERENCE)
+    return {(cell.task, cell.preset, cell.variant) for cell in timed}
 
 
 def _share(text: str) -> float:
@@ -121,19 +133,22 @@ def _share(text: str) -> float:
     return float(number) / 100
 
 
-def _is_slower(found: Records, against: Path, limit: float) -> bool:
+def _is_as_fast(found: Records, against: Path, limit: float) -> bool:
     """Print in one line whether anything became slower than in the older folder by more than `limit`."""
     from ..api import pages as api
 
     changes = api.changes(found, against, notice=warn)
     slower = [change for change in changes if change.is_slower(limit)]
-    words = "; ".join(change.words for change in slower)
+    unknown = [change for change in changes if change.disturbed]
+    words = "; ".join(change.words for change in slower or unknown)
     if slower:
         say(f"FAIL: slower than in {against} by more than {100 * limit:g} %: {words}")
+    elif unknown:
+        say(f"UNDECIDED: {counted(len(unknown), 'time')} cannot be compared with {against}: {words}")
     else:
         most = f"more than {100 * limit:g} % above {against}; most: {changes[0].words}"
         say(f"PASS: none of {counted(len(changes), 'time')} is shown to be {most}")
-    return bool(slower)
+    return not (slower or unknown)
 
 
 def _say_next(found: Records, boards: Sequence[Board]) -> None:
@@ -227,7 +242,7 @@ def plan(
         say("The variants of a timing share the seconds of its preset, and take longer where three rounds do.", end=" ")
         say(f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}.")
     if max(on_one.values(), default=made.seconds) >= YEAR:
-        say("Take `--preset quick`, fewer tasks, variants or seeds; `--device cuda` tells what a GPU takes.")
+        say("Take a smaller preset, fewer tasks, variants or seeds; `--device cuda` tells what a GPU takes.")
 
 
 def _listed(made: Plan) -> Iterator[tuple[str, ...]]:

@@ -25,13 +25,20 @@ Mode = Literal["step", "forward", "decode"]
 CAPPED = (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT, Outcome.INCORRECT)
 """Outcomes that count as the cap, so that failing where one is slow never pays."""
 
+MUCH_LOAD = 0.5
+"""Cores that other processes used, above which a board warns, and ranks no times that needed these cores."""
+
+SPARE = 0.25
+"""Cores by which threads and other processes may exceed the cores that there are."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelativeCost:
     """`cost`: log-ratio to the reference, None where none could be measured; `logs`: the draws that it is the mean of.
 
     `null`: log-ratio of the A/A test, the reference under a second name, in the same rounds. `seconds`: one sample a
-    round. `reason`: why `outcome` is not ok, or why there is no cost. `block`: the process whose rounds it shared.
+    round. `reason`: why `outcome` is not ok, or why there is no cost or no rank. `block`: the process whose rounds it
+    shared. `disturbed`: whether other processes took its cores, so that it can be shown and not be ranked.
     """
 
     variant: str
@@ -43,13 +50,14 @@ class RelativeCost:
     outcome: str = Outcome.OK
     reason: str = ""
     block: str = ""
+    disturbed: bool = False
 
     @property
     def rank_cost(self) -> Estimate | None:
         """The log-ratio that a rank uses: measured, or the cap for a failure; None where it cannot be ranked."""
         if self.outcome in CAPPED:
             return capped(None)
-        return capped(self.cost) if self.cost is not None else None
+        return capped(self.cost) if self.cost is not None and not self.disturbed else None
 
     @property
     def median(self) -> float:
@@ -86,7 +94,7 @@ def costs_by_variant(table: ResultTable, board_key: BoardKey, mode: Mode = "step
 def _costs(table: ResultTable, board_key: BoardKey, mode: Mode) -> dict[str, RelativeCost]:
     # a page asks for the same costs once for each of its boards; two tables are never equal
     runs = newest(board_key.runs(table, "time"), "variant")
-    return {run.variant: _timed(table, run, mode) for run in runs}
+    return {run.variant: _timed(table, run, mode, board_key.machine) for run in runs}
 
 
 def floor_of(timings: dict[str, RelativeCost]) -> float:
@@ -113,7 +121,7 @@ def controls(timings: dict[str, RelativeCost]) -> list[Estimate]:
     return list(blocks.values())
 
 
-def _timed(table: ResultTable, run: ResultRow, mode: Mode) -> RelativeCost:
+def _timed(table: ResultTable, run: ResultRow, mode: Mode, machine: str) -> RelativeCost:
     named = (table.number(f"{prefix}{mode}_seconds", run.at) for prefix in ("", "reference_", "null_"))
     own, reference, null = (_positive(m.samples) if m else () for m in named)
     enough = len(own) >= LEAST_ROUNDS and len(own) == len(reference)
@@ -127,6 +135,7 @@ def _timed(table: ResultTable, run: ResultRow, mode: Mode) -> RelativeCost:
     elif run.outcome == Outcome.OK:
         logs = log_ratios(own, reference)
         cost = mean_estimate(logs)
+    busy = _disturbance(table, run, machine) if run.outcome == Outcome.OK else ""
     return RelativeCost(
         variant=run.variant,
         row=run.at,
@@ -135,9 +144,20 @@ def _timed(table: ResultTable, run: ResultRow, mode: Mode) -> RelativeCost:
         null=log_ratio(null, reference) if len(null) == len(reference) >= LEAST_ROUNDS else None,
         seconds=own,
         outcome=run.outcome,
-        reason=reason,
+        reason=reason or busy,
         block=run.block,
+        disturbed=bool(busy),
     )
+
+
+def _disturbance(table: ResultTable, run: ResultRow, machine: str) -> str:
+    """That other processes took the cores of this measurement; then a fused kernel loses more than plain operators."""
+    load, on = table.number("foreign_load", run.at), table.machines.get(machine)
+    if load is None or on is None or on.accelerators or load.value <= MUCH_LOAD:
+        return ""
+    if on.threads + load.value <= on.cores + SPARE:
+        return ""
+    return f"other processes used {load.value:.1f} of {on.cores} cores; time it anew on idle cores"
 
 
 def _positive(samples: Samples) -> Samples:

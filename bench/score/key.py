@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 
 from ..core.errors import SelectionError
 from ..core.record import Record
-from ..core.registry import nearest
+from ..core.registry import TASKS, nearest
 from ..core.spec import Spec, parse_selection
 from ..stats.format import in_a_line
 from ..store.rows import ResultRow
@@ -114,6 +114,8 @@ def _filtered(rows: Sequence[ResultRow], axis: str, asked: str, table: ResultTab
     lane = {"machine": "time", "selection": "train"}.get(axis)
     there = {getattr(row, axis) for row in rows if axis != "machine" or row.lane == lane}
     kept = {value for value in there if _matches(value, axis, asked)}
+    if not kept and axis == "task":
+        kept = there & _without_defaults(asked)
     if not kept:
         # a name alone asks for all of its parameters, of which a sweep has dozens
         names = {Spec.parse(value).name for value in there} if axis in ("task", "preset") else there
@@ -123,6 +125,12 @@ def _filtered(rows: Sequence[ResultRow], axis: str, asked: str, table: ResultTab
         known = in_a_line(names) or "none"
         raise SelectionError(f"no Records of {axis} {asked!r}{near}; there are Records of: {known}")
     return [row for row in rows if getattr(row, axis) in kept or (lane is not None and row.lane != lane)]
+
+
+def _without_defaults(asked: str) -> set[str]:
+    """The tasks as Records name them: `sweep[length=1024]` is `sweep`. Code of others is not imported for it."""
+    own = {entry.name for entry in TASKS.entries() if not TASKS.is_foreign(entry.name)}
+    return {str(TASKS.resolve(spec)) for spec in parse_selection(asked) if spec.name in own}
 
 
 def _matches(value: str, axis: str, asked: str) -> bool:

@@ -75,10 +75,15 @@ class PathfinderTask(Task):
                 source=f"generator {VERSION}",
                 fidelity="regenerated",
                 ready=True,
-                detail="made on this machine",
-                estimate=f"{self.estimate(self.examples)}; less for a preset that asks for fewer",
+                detail=f"made on this machine{self.on_request}",
+                estimate=f"{self.estimate(self.examples)}; less for a preset that asks for fewer{self.on_request}",
             ),
         ]
+
+    @property
+    def on_request(self) -> str:
+        """The command that asks for images which no run makes by itself; empty where a run does."""
+        return ""
 
     def estimate(self, examples: int) -> str:
         """Time and disk that generating takes."""
@@ -191,6 +196,11 @@ class PathX(PathfinderTask):
                 f"{self.name} has no preset {preset.name!r}; training on it takes hours, and it has: {known}"
             )
         return super().recipe(preset)
+
+    @property
+    def on_request(self) -> str:
+        command = f"attnbench data get '{self.name}[examples={self.examples}]' --preset pt-2x64"
+        return "" if self.asked else f"; more than {MAX_UNREQUESTED:,} only after `{command}`"
 
     def require_request(self, wanted: int, place: DataPlace) -> None:
         """Raises DataError for a large set that was not asked for by number and is not prepared."""

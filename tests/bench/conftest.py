@@ -123,13 +123,14 @@ class Bench:
         reference: Sequence[float],
         null: Sequence[float] | None = None,
         peak: float = 1e6,
+        load: float = 0.0,
         more: Sequence[Measurement] = (),
         **changes: object,
     ) -> Record:
         null = reference if null is None else null
         named = {"step_seconds": seconds, "reference_step_seconds": reference, "null_step_seconds": null}
         numbers = [Measurement.of(name, float(np.median(s)), tuple(s)) for name, s in named.items()]
-        numbers += [Measurement.of("peak_bytes", peak), Measurement.of("foreign_load", 0.0), *more]
+        numbers += [Measurement.of("peak_bytes", peak), Measurement.of("foreign_load", load), *more]
         return self.add(self.cell(variant, lane="time"), numbers, **changes)
 
 

@@ -298,7 +298,7 @@ def _compared(found: _Found, spec: Spec, alibi: bool) -> Answer:
 def _explained(found: _Found, reference: _Reference) -> str:
     """The first usual cause by which the reference becomes what was found; empty where none does."""
     tried = [(SAME, "")]
-    for cause, changed in _changes(reference):
+    for cause, changed in (*_changes(reference), *_temperatures(reference, found.parameters)):
         # a variant may refuse the change; the first row may have no key to see
         with suppress(Exception):
             tried.append((found.difference(changed.output(), 1), cause))
@@ -312,6 +312,18 @@ def _explained(found: _Found, reference: _Reference) -> str:
                 cause = "weights are not divided by their sum, or by another one: rows are those of "
                 cause += f"{reference.spec} times {factors}"
     return cause
+
+
+def _temperatures(reference: _Reference, parameters: tuple[Tensor, ...]) -> Iterator[tuple[str, _Reference]]:
+    """The reference with scores times each parameter that has one number, or one for each head."""
+    words = "a parameter of the layer, which was drawn for this test: a learned temperature"
+    heads = reference.heads
+    count = len(heads.query)
+    for each in parameters:
+        if each.numel() in (1, count):
+            for factor in (each, each.exp(), 1 / each, F.softplus(each), each * heads.query.shape[2] ** 0.5):
+                scaled = replace(heads, query=heads.query * factor.reshape(-1, 1, 1))
+                yield f"scores are multiplied by {words}", replace(reference, heads=scaled)
 
 
 def _changes(reference: _Reference) -> Iterator[tuple[str, _Reference]]:

@@ -280,7 +280,7 @@ class SlurmExecutor:
             )
         except RuntimeError as error:
             raise SelectionError(
-                f"expected a machine that can submit to slurm: {error}; cluster=local tries it here"
+                f"expected a machine that can submit to slurm: {error}; --executor-option cluster=local tries it here"
             ) from None
         more: dict[str, Any] = {name.replace("-", "_"): value for name, value in options.sbatch.items()}
         partition = options.partition or more.pop("partition", None)

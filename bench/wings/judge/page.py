@@ -325,7 +325,7 @@ def costs_of(records: Sequence[Record], variant: str) -> list[JudgedCost]:
         if (cost := by_variant.get(variant)) is None:
             continue
         length = int(table.rows[cost.row].setting.get("length") or 0)
-        if cost.cost is None:
+        if cost.cost is None or cost.disturbed:
             reason = ": ".join(filter(None, (cost.outcome if cost.outcome != Outcome.OK else "", cost.reason)))
             found.append(JudgedCost(length=length, reason=reason))
             continue

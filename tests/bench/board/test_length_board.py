@@ -69,6 +69,23 @@ def test_a_time_that_holds_projections_says_so_on_its_row_and_below(bench) -> No
     assert "mine.py:Mine holds projections of its own" in said and "level=layer" in said
 
 
+@pytest.mark.parametrize(
+    ("load", "threads", "ranked"), [(1.3, 2, False), (1.3, 1, False), (1.0, 1, True), (0.4, 2, True)]
+)
+def test_times_whose_cores_others_took_are_shown_and_not_ranked(load, threads, ranked, bench) -> None:
+    b = bench(task="sweep[length=256]")
+    setting = {"setting": {"length": 256}, "block": "b"}
+    for name, factor in (("softmax", 1.0), ("rela", 0.5)):
+        b.time(name, [factor * t for t in TIMES], TIMES, load=load, **setting)
+    b.records[:] = [replace(record, machine=replace(record.machine, threads=threads)) for record in b.records]
+    found = board(b)
+    assert bool(found.ranked) is ranked and row(found, "rela")["256"].text == "2.00× faster"
+    assert (
+        ranked
+        or found.unranked[0].reason == f"other processes used {load} of 2 cores; time it anew on idle cores at 256"
+    )
+
+
 def test_the_mean_is_geometric(bench) -> None:
     found = board(sweep(bench, {"linear": {256: 2.0, 1024: 0.5}}))
     assert row(found, "linear")["mean"].value == pytest.approx(1.0, rel=1e-2)

@@ -5,27 +5,43 @@ from pathlib import Path
 import pytest
 from command_lines import answer
 
-from attnbench.bench.cli.run import _is_slower, _share
+from attnbench.bench.cli.run import _is_as_fast, _share
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.store.store import Store
 
 TIMES = [1.0, 1.01, 0.99, 1.0, 1.02, 0.98, 1.0]
 
 
-def folder(bench, path: Path, factor: float) -> Path:
+def folder(bench, path: Path, factor: float, load: float = 0.0) -> Path:
     b = bench(task="sweep")
     for name, own in (("softmax", 1.0), ("rela", factor)):
-        b.time(name, [own * time for time in TIMES], TIMES)
+        b.time(name, [own * time for time in TIMES], TIMES, load=load)
         Store(path, print).append(b.records[-1])
     return path
 
 
 def test_one_line_says_pass_or_fail(bench, tmp_path, capsys) -> None:
     old, new = folder(bench, tmp_path / "old", 1.0), folder(bench, tmp_path / "new", 1.2)
-    assert _is_slower(new, old, 0.05)
+    assert not _is_as_fast(new, old, 0.05)
     assert capsys.readouterr().out.startswith(f"FAIL: slower than in {old} by more than 5 %: rela on sweep")
-    assert not _is_slower(old, new, 0.05)
+    assert _is_as_fast(old, new, 0.05)
     assert capsys.readouterr().out.startswith("PASS: none of 1 time is shown to be more than 5 % above")
+
+
+@pytest.mark.parametrize("busy", ["old", "new"])
+def test_times_of_a_busy_machine_neither_pass_nor_fail(busy, bench, tmp_path, capsys) -> None:
+    for name, factor in (("old", 1.0), ("new", 9.0)):
+        folder(bench, tmp_path / name, factor, load=1.3 if name == busy else 0.0)
+    assert not _is_as_fast(tmp_path / "new", tmp_path / "old", 0.05)
+    said = capsys.readouterr().out
+    assert said.startswith("UNDECIDED: 1 time cannot be compared with") and "other processes used 1.3 of" in said
+
+
+def test_times_that_nothing_shares_are_refused_before_anything_runs(bench, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("attnbench.bench.api.run.run", lambda **options: pytest.fail("it ran"))
+    old = folder(bench, tmp_path / "old", 1.0)
+    found = answer(f"run --variants linear --task sweep --against {old} --results {tmp_path / 'new'}")
+    assert found.code == 2 and "times of the same task, preset and variant" in found.errors
 
 
 def test_a_folder_without_records_is_refused_before_anything_runs(tmp_path, monkeypatch) -> None:
@@ -39,7 +55,7 @@ def test_a_folder_without_records_is_refused_before_anything_runs(tmp_path, monk
 def test_text_of_the_older_folder_does_nothing_but_show(bench, tmp_path, capsys) -> None:
     old, new = folder(bench, tmp_path / "old", 1.0), folder(bench, tmp_path / "new", 1.0)
     (old / "records" / "a\x1b[2J\u202e.jsonl").write_text("no Record\n")
-    assert not _is_slower(new, old, 0.05)
+    assert _is_as_fast(new, old, 0.05)
     said = capsys.readouterr().err
     assert "\\x1b[2J\\u202e.jsonl, line 1 was skipped" in said and said.rstrip("\n").isprintable()
 

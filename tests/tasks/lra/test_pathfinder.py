@@ -210,7 +210,10 @@ def test_path_x_is_not_made_unasked(place: DataPlace) -> None:
         PathX().load(place, PathX().recipe(port), 0, "validation")
     with pytest.raises(SelectionError, match="it has: smoke, pt-2x64"):
         PathX().recipe(Spec.parse("quick"))
+    told = PathX().availability(place)[-1].detail
+    assert "only after `attnbench data get 'lra-pathx[examples=200000]' --preset pt-2x64`" in told
     asked = PathX(examples=10)
+    assert asked.availability(place)[-1].detail == "made on this machine"
     assert asked.load(place, asked.recipe(port), 0, "validation").provenance.counts["train"] == 8
 
 

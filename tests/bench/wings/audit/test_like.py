@@ -199,6 +199,15 @@ class NotScaled(Layer):
     scale = 1.0
 
 
+class Tempered(Layer):
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.randn(4, 1, 1))
+
+    def scores(self, q, k):
+        return super().scores(q, k) * self.temperature.exp()
+
+
 class ScaledTwice(Layer):
     def mixed(self, q, k, v):
         return F.scaled_dot_product_attention(q * 8**-0.5, k, v, is_causal=True)
@@ -411,6 +420,7 @@ WRONG = [
     (OverAllHeads, "softmax", "scores are divided by sqrt(32); a head is 8 wide: sqrt(8)"),
     (NotScaled, "softmax", "scores are not divided; a head is 8 wide"),
     (ScaledTwice, "softmax", "scores are divided by 8; a head is 8 wide"),
+    (Tempered, "softmax", "scores are multiplied by a parameter of the layer, which was drawn for this test"),
     (NotNormalised, "softmax", "weights are not divided by their sum"),
     (LinearNotNormalised, "linear", "weights are not divided by their sum"),
     (LinearOfAllKeys, "linear", "weights are not divided by their sum, or by another one"),
