@@ -192,10 +192,7 @@ def _accept_grid(name: str, value: Any, expected: str) -> tuple[float, ...]:
     given = value if isinstance(value, tuple) else (value,)
     found = {_accept(name, float, each, expected) for each in given}
     if not 2 <= len(found) <= MOST_RATES:
-        one = "; for one rate write learning_rate" if len(found) == 1 and name == "learning_rates" else ""
-        raise SelectionError(
-            f"{expected} to be 2 to {MOST_RATES} values such as 1e-3|4e-3, got {value_text(value)}{one}"
-        )
+        raise SelectionError(f"{expected} to be 2 to {MOST_RATES} values such as 1e-3|4e-3, got {value_text(value)}")
     return tuple(sorted(found))
 
 
