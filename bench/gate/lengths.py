@@ -29,6 +29,8 @@ _NEAR = 4
 """The most tokens before a query that a wrong mask hides. As many behind them are seen, which a stride leaves out."""
 LAST = 8
 """Rows whose inputs are looked for."""
+FORGOTTEN = 1e-20
+"""The part of the largest gradient below which a token is as good as forgotten."""
 MOST_HOLES, MOST_LOST = 0.1, 0.6
 """The share of tokens that a fault may lose, of what looks back and of others: a pattern by design leaves out more."""
 
@@ -232,10 +234,10 @@ def _unseen(subject: Subject, length: int) -> Tensor:
     for rows in [at >= length - LAST] if subject.looks_back else halves:
         arriving = drawn * rows.reshape(-1, *[1] * (like.ndim - 2))
         found = subject.passes(inputs, None, arriving)[1:]
-        reached = torch.stack([each.flatten(2).abs().amax(-1) > 0 for each in found]).any(0)
-        unseen &= ~reached | rows
+        sizes = torch.stack([each.flatten(2).abs().amax(-1) for each in found]).amax(0)
+        unseen &= (sizes == 0) | rows
     if subject.looks_back:
         unseen[:, length - LAST :] = False
-        # a window forgets what is old
-        unseen &= unseen.logical_not().cumsum(1) > 0
+        # a window forgets what is old, and a decay lets its gradients run out of digits, some sooner than others
+        unseen &= (sizes > FORGOTTEN * sizes.amax(1, keepdim=True)).cumsum(1) > 0
     return unseen

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .case import Case, Inputs, RunSetting
+from .lengths import long_lengths
 from .maps import NOT_LINEAR, linear_in_value
 from .result import Answers, Measured, NotJudged
 from .subject import Subject, Tensors
@@ -30,7 +31,7 @@ SEEDS_OF_PAIRS = (3, 5, 7, 11)
 
 
 def training_is_evaluation(subject: Subject) -> Answers:
-    """without draws, training gives what evaluation gives"""
+    """without draws, training gives what evaluation gives, of many tokens too"""
     inputs = subject.draw()
     for rate in (None, 0.0):
         try:
@@ -41,13 +42,27 @@ def training_is_evaluation(subject: Subject) -> Answers:
         # with the same seed, so that draws differ by their place alone
         again = subject.fresh(training=True, rate=rate).outputs(inputs, seed=1)
         if torch.equal(found, again):
-            lines = "import copy; a, b = out(inputs, copy.deepcopy(m).train()), out(inputs)"
-            words = "training gives other outputs than evaluation, though nothing is random"
-            same = subject.compared(words, found, subject.outputs(inputs), lines)
-            yield _ANEW if same.value <= same.allowed and _draws_anew(subject, inputs) else same
+            same = _compared_in_training(subject, inputs, found)
+            if same.value <= same.allowed and _draws_anew(subject, inputs):
+                yield _ANEW
+                return
+            yield same
+            # evaluation may compute many tokens in pieces
+            for length in long_lengths(subject):
+                many = subject.draw(1, length)
+                found = subject.fresh(training=True, rate=rate).outputs(many)
+                yield _compared_in_training(subject, many, found, batch=1, length=length)
             return
     drawn = NotJudged("it draws random numbers in training", verdict="not tried")
     yield _ANEW if _draws_anew(subject, inputs) else drawn
+
+
+def _compared_in_training(subject: Subject, inputs: Tensors, found: Tensor, **sizes: int) -> Measured:
+    """`found` in training beside evaluation, both of copies that no call has met."""
+    lines = "import copy; a, b = out(inputs, copy.deepcopy(m).train()), out(inputs)"
+    at = f" of {sizes['length']:,} tokens" if sizes else ""
+    words = f"training gives other outputs{at} than evaluation, though nothing is random"
+    return subject.compared(words, found, subject.fresh().outputs(inputs), lines, **sizes)
 
 
 def _draws_anew(subject: Subject, inputs: Tensors) -> bool:

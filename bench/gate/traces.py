@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import torch
 
+from .lengths import LONG
 from .result import Answers, Measured, NotJudged
 from .subject import Subject, Tensors
 
@@ -43,7 +44,7 @@ def inputs_stay(subject: Subject) -> Answers:
 def nothing_remembered(subject: Subject) -> Answers:
     """outputs are those of a copy that no call has met, after calls with other numbers, lengths and batches"""
     used, inputs = subject.fresh(), subject.draw(seed=5)
-    for batch, length in ((3, None), (1, 9), (2, 2 * subject.length), (2, None)):
+    for batch, length in ((3, None), (1, 9), (2, 2 * subject.length), (1, LONG), (2, None)):
         # some lengths are refused, as by layers of blocks
         with suppress(Exception):
             used.outputs(subject.draw(batch, length))

@@ -23,8 +23,9 @@ FORMS = (
 
 CAUSAL_FORMS = ("~seen", "seen", "pairs", "~pairs", "bias")
 
-CLEARLY = 10.0
-"""The factor by which a mask must keep out more than its opposite does, where neither keeps out all."""
+CLEARLY, NAMED_CLEARLY = 10.0, 1.0
+"""The factor by which a mask must keep out more than its opposite does, where neither keeps out all; and where its name
+says that it is of padding."""
 
 
 def recognise(target: Any, *, call: Call = "", asks: bool = True, heads: int = HEADS) -> ForeignSubject:
@@ -57,7 +58,9 @@ def _with_masks(target: Any, plain: Convention) -> Convention:
     for name in named_like(target, MASKS, LIKE_MASKS):
         tried = {form: _Trial.of(target, plain, with_argument(plain.plain, name, form)) for form in known or FORMS}
         trials = {form: trial for form, trial in tried.items() if trial is not None}
-        form = known[0] if known and trials else _decided(trials)
+        # a name may leave no doubt that it is a padding mask, and then what leaks is a fault
+        clearly = NAMED_CLEARLY if "pad" in name else CLEARLY
+        form = known[0] if known and trials else _decided(trials, clearly)
         if form:
             padded = with_argument(plain.plain, name, form)
             break
@@ -163,8 +166,8 @@ class _Trial:
         return cls(*(0.0 if each <= STILL else each for each in moved))
 
 
-def _decided(trials: dict[str, _Trial]) -> str:
-    """The form under which padding is inert and tokens are not; where none is, the one that is clearly nearest."""
+def _decided(trials: dict[str, _Trial], clearly: float) -> str:
+    """The form under which padding is inert and tokens are not; where none is, the one that is `clearly` nearest."""
     for form, trial in trials.items():
         if trial.padding == 0 and trial.token > 0 and trial.effect > 0:
             return form
@@ -173,7 +176,7 @@ def _decided(trials: dict[str, _Trial]) -> str:
         if opposite and trial.token > 0 and trial.effect > 0:
             # the wrong way round, tokens are what is masked
             ours, theirs = trial.padding / trial.token, opposite.padding / max(opposite.token, STILL)
-            if CLEARLY * ours < theirs:
+            if clearly * ours < theirs:
                 return form
     return ""
 

@@ -156,8 +156,8 @@ def decoded(
         if refusal:
             yield NotJudged(f"{way} {refusal}", verdict="not tried")
             return
-        behind = f" behind {ends[0]}" if ends[0] > PREFILL else ""
-        text = f"{way}{behind} gives other outputs than one pass, by {deviations(size)}"
+        after = f" after a first call of {ends[0]}" if ends[0] > PREFILL else ""
+        text = f"{way}{after} gives other outputs than one pass, by {deviations(size)}"
         allowed = subject.allowance(size, ALLOWED, length=ends[-1])
         yield Measured(size, allowed, text, tuple(protocol.program(subject, ends)))
 

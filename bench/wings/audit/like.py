@@ -433,7 +433,7 @@ def weights(subject: ForeignSubject) -> Answers:
         counts = last_moves(torch.cat([at[:-1].flip(0), at[-1:]]))
         facts.append(f"the order of other tokens {'counts' if counts else 'changes nothing'}")
         if not counts:
-            more = last_moves(torch.cat([at[:1], at]))
+            more = last_moves(torch.cat([at[:-1], at[-2:]]))
             facts.append(f"a token that stands twice counts {'more' if more else 'once'}")
     yield NotJudged("; ".join(facts), verdict="note" if facts else "n.a.")
 

@@ -38,6 +38,10 @@ SHARPER, LATE_ALLOWED = 3, 0.1
 """How much larger inputs are than usual, and the median of the relative error of a late row. Measured: 0.0024 or less
 of the variants of this package, 0.01 of softmax with scores in bfloat16, 0.7 of rotary angles in bfloat16."""
 
+LAST_IN_HALF = 6
+FUTURE_ALLOWED = 0.1
+"""The movement of earlier outputs in bfloat16, in standard deviations, that another order of sums may make."""
+
 AMOUNT_ALLOWED = 1e-3
 """The difference allowed, in standard deviations of the output, where a sequence is computed at another length."""
 
@@ -46,6 +50,9 @@ LARGE = 100
 
 SHORT = 16
 """Positions of derivatives, where the subject takes so few."""
+
+LONG_DERIVATIVE = 300
+"""Positions of derivatives beyond a chunk."""
 
 DERIVATIVE_ALLOWED, DERIVATIVE_ALLOWED_FLOAT32 = 3e-3, 1e-2
 """The errors allowed, as parts of the derivative: a module of float64 with a part in float32 is within a thousandth."""
@@ -141,22 +148,30 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
         alone = subject.passes(inputs, None, arriving, True, only=at)[1]
         size = float((alone - together[at]).abs().max()) / scale
         others = "; ".join(f"{other} = {other}.detach()" for other in NAMES[kind] if other != name)
-        taken = f"alone, = torch.autograd.grad(b.square().sum(), [{name}])"
+        differentiated = f"alone, = torch.autograd.grad(b.square().sum(), [{name}])"
         shown = f"print((alone - grads[{at}]).abs().max())"
         text = f"the gradient of {name} is another where {name} alone requires one, by {size:.1%} of the largest"
-        yield Measured(size, SAME, text, program("a.square()", others, f"b = {call}", taken, shown))
+        yield Measured(size, SAME, text, program("a.square()", others, f"b = {call}", differentiated, shown))
     yield from _derivatives(subject)
+    for many in taken(subject, (LONG_DERIVATIVE,)):
+        # between chunks, a carried state may be detached
+        yield from _derivatives(subject, f" at {many} tokens", length=many)
     if (dropping := subject.fresh(training=True, rate=RATE)) is not subject:
         # a backward pass may draw another mask
         yield from _derivatives(replace(dropping, pristine=dropping.module), " in training with dropout", training=True)
 
 
-def _derivatives(subject: ForeignSubject, words: str = "", training: bool = False) -> Iterator[Measured]:
-    """Gradients of each input and parameter against differences: of a detached part they are others."""
+def _derivatives(
+    subject: ForeignSubject, words: str = "", training: bool = False, length: int = 0
+) -> Iterator[Measured]:
+    """Gradients of each input and parameter against differences: of a detached part they are others.
+
+    length: of the inputs, which are then tried alone.
+    """
     for double in (True, False):
         used = subject.fresh(training=training, double=double)
-        inputs = used.draw(length=next(iter(taken(subject, (SHORT,))), None))
-        own = used.trained()
+        inputs = used.draw(1, length) if length else used.draw(length=next(iter(taken(subject, (SHORT,))), None))
+        own = {} if length else used.trained()
         try:
             output, *found = used.passes(inputs, causal=True, parameters=tuple(own))
         except Exception:
@@ -296,6 +311,27 @@ def _drift(subject: ForeignSubject) -> Iterator[Measured]:
             yield Measured(late, DRIFT_ALLOWED + OF_EARLY * early, text, subject.shown(*lines, batch=1, length=1))
         if subject.has_inputs_of_numbers:
             yield _late_error(subject, length)
+        if subject.looks_back:
+            yield _future_in_half(subject, length)
+
+
+def _future_in_half(subject: ForeignSubject, length: int) -> Measured:
+    """In bfloat16 the last of many tokens move no earlier output: 1,093 to 1,099 are one number, in a mask too."""
+    used = replace(subject, module=subject.copied(dtype="bfloat16"), dtype=torch.bfloat16)
+    inputs = used.draw(1, length)
+    where = (torch.arange(length) >= length - LAST_IN_HALF)[None]
+    base, other = (used.outputs(each)[:, :-LAST_IN_HALF].float() for each in (inputs, used.changed(inputs, where)))
+    size = float((other - base).abs().max() / base.std().clamp(min=1e-30))
+    axis, few = -2 if subject.has_inputs_of_numbers else -1, f"-{LAST_IN_HALF}"
+    some = f"x.narrow({axis}, {few}, {LAST_IN_HALF})"
+    lines = (
+        "low, n = [x.bfloat16() if x.is_floating_point() else x for x in inputs], m.to(torch.bfloat16)",
+        f"other = [x.clone() for x in low]; [{some}.copy_({some.replace(few, '0')}) for x in other]",
+        "a, b = [out(each, n)[:, :-6].float() for each in (other, low)]; print((a - b).abs().max() / b.std())",
+    )
+    words = f"in bfloat16 the last {LAST_IN_HALF} of {length:,} tokens change earlier outputs"
+    text = f"{words} by {deviations(size)}: a mask in bfloat16?"
+    return Measured(size, FUTURE_ALLOWED, text, subject.shown(*lines, batch=1, length=length))
 
 
 def _late_error(subject: ForeignSubject, length: int) -> Measured:

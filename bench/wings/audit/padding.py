@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ...gate import traces
+from ...gate.lengths import taken
 from ...gate.result import Answers, Measured, NotJudged, deviations, error_text
 from ...gate.subject import Change
 from .numerics import AMOUNT_ALLOWED, draws
 from .program import masks, setup
 from .subject import STILL, ForeignSubject
+
+SQUARE = (8, 1, 7, 2, 6, 3, 5, 4)
+"""Tokens of the sequences of a batch that has as many sequences as positions."""
+
+MANY = 400
+"""Positions at which the amount of padding is tried too: beyond what a scale by the length may spare."""
 
 NO_MASK = NotJudged("it takes no mask")
 UNTRIED = NotJudged("no padding mask found; if it takes one: --call", verdict="not tried")
@@ -35,6 +43,14 @@ def padding(subject: ForeignSubject) -> Answers:
         found = subject.moved(change, "padding changes outputs of tokens")
         if found.value:
             failed[name] = found
+    # a mask (N, N) may be taken for one of queries and keys
+    square = torch.arange(len(SQUARE)) < torch.tensor(SQUARE)[:, None]
+    change = Change(where=~square, look=square, valid=square, causal=subject.masks_and_looks_back)
+    with suppress(Exception):
+        # it may take blocks alone
+        found = subject.moved(change, "padding changes outputs of tokens")
+        if found.value:
+            failed[f"in a batch of {len(SQUARE)} sequences of {len(SQUARE)} positions"] = found
     if not failed:
         yield Measured(0.0, STILL)
         return
@@ -67,11 +83,16 @@ def amount(subject: ForeignSubject) -> Answers:
     if any(answer.value > answer.allowed for answer in draws(subject)):
         yield NotJudged("outputs are random")
         return
-    length, causal = convention.length, subject.masks_and_looks_back
+    for length in (convention.length, *taken(subject, (MANY,))):
+        yield from _amount(subject, length)
+
+
+def _amount(subject: ForeignSubject, length: int) -> Answers:
+    convention, causal = subject.convention, subject.masks_and_looks_back
     # together, since a mask may be taken from the first sequence
     counts = (length - length // 4 - 3, length - 1, length // 3, 1)
     valid = torch.arange(length) < torch.tensor(counts)[:, None]
-    inputs = subject.draw(len(counts))
+    inputs = subject.draw(len(counts), length)
     padded, tried = subject.outputs(inputs, valid, causal), 0
     call, plain = (convention.call(padded=masked, causal=causal) for masked in (True, False))
     cut = "x[{0}:{0} + 1, :, :{1}]" if convention.kind == "qkv" else "x[{0}:{0} + 1, :{1}]"
@@ -84,7 +105,7 @@ def amount(subject: ForeignSubject) -> Answers:
         tried += 1
         size = float((padded[at : at + 1, :tokens] - alone).abs().max() / alone.std().clamp(min=1e-30))
         program = (
-            *setup(subject.convention, call, valid, causal, batch=len(counts)),
+            *setup(subject.convention, call, valid, causal, batch=len(counts), length=length),
             f"torch.manual_seed(0); a = ({call}){convention.turned}[{at}, :{tokens}]",
             f"{convention.names}, = [{cut.format(at, tokens)} for x in ({convention.names},)]",
             *masks(plain, 1, tokens, None, causal),

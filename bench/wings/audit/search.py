@@ -43,6 +43,8 @@ TABLES = {
 }
 """Arguments that hold a table of rotary positions, and the table of heads of a size."""
 
+MEMORIES = ("memory", "context", "encoder_hidden_states", "key_value_states", "source")
+"""Arguments of cross attention, which get the states themselves."""
 WIDTHS = ("dim", "d_model", "embed_dim", "hidden_size", "n_embd", "hidden_dim", "width", "features", "dim_head")
 HEAD_SIZES = ("head_dim", "dim_head", "d_head", "head_size", "d_k", "dim_per_head")
 HEAD_COUNTS = ("num_heads", "n_heads", "heads", "n_head", "nhead", "num_attention_heads")
@@ -255,6 +257,7 @@ def _beside(target: Any, widths: list[int]) -> Iterator[str]:
         **dict.fromkeys(SWITCHES, ("False",)),
         **dict.fromkeys(MASKS, ("None", "valid", "~valid", "bias")),
         **dict.fromkeys(CACHES, ("None",)),
+        **dict.fromkeys(MEMORIES, ("x",)),
         **dict.fromkeys(POSITIONS, ("positions", "positions[0]")),
         **{name: (text.format(size=size),) for name, text in TABLES.items()},
     }

@@ -59,7 +59,7 @@ def normalised(subject: ForeignSubject) -> Answers:
     length = next(iter(taken(subject, (43,))), subject.convention.length)
     made, problems = _softmaxes(subject, subject.draw(3, length), length)
     if not made:
-        yield NotJudged("no softmax of scores")
+        yield NotJudged("no softmax in its own code")
         return
     lines = ("o = out(inputs)", "# read the axis of the softmax in the code; the shapes are in the finding")
     yield Measured(float(len(problems)), 0.0, "".join(problems[:1]), subject.shown(*lines))

@@ -295,7 +295,7 @@ class ForeignSubject:
     @at_the_code
     def masks_behind(self, inputs: Inputs, valid: Tensor) -> list[Name]:
         """The names, or numbers, of the arguments that a call with this mask has changed in place."""
-        self.with_module(watched := Watched(self.module)).outputs(inputs, valid)
+        self.with_module(watched := Watched(self.module)).outputs(inputs, valid, self.masks_and_looks_back)
         return watched.changed
 
     @at_the_code

@@ -31,7 +31,7 @@ from .tiny import tiny_model
 OF_THE_SHAPE: dict[str, tuple[str, ...]] = {
     "hidden_width": (
         "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "n_embed", "hidden_dim", "width", "model_dim",
-        "dim_model", "emb_dim", "embedding_dim", "in_features", "input_size",
+        "dim_model", "emb_dim", "embedding_dim", "in_features", "input_size", "channels", "num_channels", "n_channels",
     ),
     "heads": ("heads", "num_heads", "n_heads", "n_head", "nhead", "nheads", "num_head", "num_attention_heads"),
     "head_dim": ("head_dim", "dim_head", "d_head", "headdim"),
@@ -166,6 +166,9 @@ def _arguments(
     for each, parameter in accepted.items():
         required = parameter.default is parameter.empty
         attribute = (NEEDED if required else {} if usual is not None else ATTRIBUTE).get(each)
+        if each == "block_size" and isinstance(parameter.default, int) and parameter.default < SMALL.max_length:
+            # of a block of keys, and not all positions as in GPT
+            attribute = None
         groups = given.get(each, parameter.default) if each in NEEDED_OF_THE_SHAPE["heads"] else None
         if each not in given and attribute:
             arguments[each] = getattr(shape, attribute)

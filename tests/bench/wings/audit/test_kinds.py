@@ -1,5 +1,6 @@
 """Faults of every kind that strangers reported or planted, each beside a right layer that differs in nothing else."""
 
+import math
 import re
 from types import SimpleNamespace
 
@@ -114,6 +115,69 @@ class Chunked(Layer):
 
 class ChunkedLosesLast(Chunked):
     lost = 1
+
+
+class ChunkedDetaches(Chunked):
+    """The carried state has no gradient."""
+
+    def mixed(self, q, k, v):
+        first, rest = (tuple(each[:, :, part] for each in (q, k, v)) for part in (slice(64), slice(64, None)))
+        if not rest[0].shape[2]:
+            return super().mixed(*first)
+        q, k, v = first
+        q = torch.cat([q, rest[0]], 2)
+        k, v = (torch.cat([old.detach(), new], 2) for old, new in ((k, rest[1]), (v, rest[2])))
+        return torch.cat([super().mixed(*first), super().mixed(q, k, v)[:, :, 64:]], 2)
+
+
+class Fading(Layer):
+    """Older tokens fade until their gradients have no digits."""
+
+    def mixed(self, q, k, v):
+        at = torch.arange(q.shape[2])
+        rates = torch.tensor([0.2, 0.3, 0.4, 0.5])[:, None, None]
+        return (-rates * (at[:, None] - at).clamp(min=0)).exp().tril().to(v) @ v
+
+
+class OtherInLongEvaluation(Layer):
+    """Evaluation computes many queries in pieces, and forgets what a piece is to see before it."""
+
+    def mixed(self, q, k, v):
+        if self.training or q.shape[2] <= 256:
+            return super().mixed(q, k, v)
+        pieces = zip(*(each.split(256, 2) for each in (q, k, v)), strict=True)
+        return torch.cat([super(OtherInLongEvaluation, self).mixed(*piece) for piece in pieces], 2)
+
+
+class ScaledByTheLongest(Layer):
+    """The scale of scores is that of the longest call so far."""
+
+    longest = 512
+
+    def mixed(self, q, k, v):
+        self.longest = max(self.longest, q.shape[2])
+        return super().mixed(q * math.log(self.longest) / math.log(512), k, v)
+
+
+class MaskOfPositionsInHalf(Layer):
+    def mixed(self, q, k, v):
+        at = torch.arange(q.shape[2], dtype=q.dtype)
+        return (q @ k.mT * 8**-0.5).masked_fill(at > at[:, None], torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
+class CutByStrides(Encoder):
+    """Blocks are cut by the strides of a contiguous tensor; a block of 16 is no length of texts."""
+
+    def __init__(self, dim=32, block_size=16):
+        super().__init__()
+        self.block_size = block_size
+
+    def forward(self, x):
+        size = self.block_size
+        padded = F.pad(x, (0, 0, 0, -x.shape[1] % size)) if x.shape[1] % size else x
+        many, width = padded.shape[1] // size, x.shape[2]
+        blocks = padded.as_strided((len(x), many, size, width), (many * size * width, size * width, width, 1))
+        return super().forward(blocks.flatten(0, 1)).reshape(len(x), -1, width)[:, : x.shape[1]]
 
 
 class ChangesInput(Layer):
@@ -570,6 +634,31 @@ class PaddedAsTheFirst(Padded):
         return (mask & (torch.arange(mask.shape[1]) < mask[0].sum()))[:, None, None]
 
 
+class PaddedOrPairs(Padded):
+    """A mask of as many rows as positions is one of queries and keys."""
+
+    def seen(self, mask):
+        return mask[None, None] if mask.shape[0] == mask.shape[1] else super().seen(mask)
+
+
+class ScaledByThePaddedLength(Padded):
+    def split(self, x):
+        q, k, v = super().split(x)
+        return q * max(1.0, math.log(x.shape[1]) / math.log(128)), k, v
+
+
+class ConvolvesPadding(Padded):
+    """Attention leaves padding out, and the convolution behind it does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv1d(32, 32, 3, padding=1)
+
+    def forward(self, x, key_padding_mask=None):
+        y = super().forward(x, None if key_padding_mask is None else ~key_padding_mask)
+        return y + self.convolution((x + y).mT).mT
+
+
 class PaddedNotCompiled(Padded):
     def seen(self, mask):
         return super().seen(mask | torch.compiler.is_compiling())
@@ -791,7 +880,7 @@ class LeaksBesideALoudChannel(OneLoudChannel):
 RIGHT = [
     OneLoudChannel, Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached,
     Dilated, DilatedBySix, BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare, Rotary,
-    RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision, WindowedCache,
+    RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision, WindowedCache, Fading,
 ]  # fmt: skip
 
 FAULTS = [
@@ -803,6 +892,14 @@ FAULTS = [
     (WrongAlone, "equal tokens"),
     (LateLeak, "long"),
     (ChunkedLosesLast, "each token counts"),
+    (ChunkedDetaches, "gradients"),
+    (OtherInLongEvaluation, "training"),
+    (ScaledByTheLongest, "nothing remembered"),
+    (MaskOfPositionsInHalf, "half precision"),
+    (CutByStrides, "storage"),
+    (PaddedOrPairs, "padding"),
+    (ScaledByThePaddedLength, "amount of padding"),
+    (ConvolvesPadding, "padding"),
     (ChangesInput, "inputs stay"),
     (ChangesMask, "inputs stay"),
     (Remembers, "nothing remembered"),

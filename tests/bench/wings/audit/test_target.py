@@ -11,6 +11,7 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.wings.audit.suite import audit_module
 from attnbench.bench.wings.audit.target import SMALL, USUAL, Settings, as_tested, load_target, made
+from attnbench.variants.contract import AttentionShape
 
 
 class Inner(nn.Module):
@@ -130,3 +131,22 @@ def test_a_mistake_is_answered_with_the_right_words(line, advice, tmp_path, monk
     (tmp_path / "mine.py").write_text("import torch\nWIDTH = 3\nclass Mine(torch.nn.Module): ...\n")
     found = answer(f"audit {line}")
     assert found.code == 2 and advice in found.errors and found.errors.count("\n") == 1
+
+
+class OfBlocks(nn.Module):
+    def __init__(self, dim, block_size=16):
+        super().__init__()
+        self.block_size = block_size
+
+
+class OfPositions(nn.Module):
+    def __init__(self, channels, block_size=1024):
+        super().__init__()
+        self.block_size, self.channels = block_size, channels
+
+
+def test_a_small_default_of_a_block_is_kept_and_that_of_all_positions_is_not():
+    shape = AttentionShape(heads=2, head_dim=8, max_length=300)
+    assert made(OfBlocks, "m", shape, {})[0].block_size == 16
+    module, _ = made(OfPositions, "m", shape, {})
+    assert (module.block_size, module.channels) == (300, 16)
