@@ -29,7 +29,7 @@ _NEAR = 4
 """The most tokens before a query that a wrong mask hides. As many behind them are seen, which a stride leaves out."""
 LAST = 8
 """Rows whose inputs are looked for."""
-FORGOTTEN = 1e-20
+_FORGOTTEN = 1e-20
 """The part of the largest gradient below which a token is as good as forgotten."""
 MOST_HOLES, MOST_LOST = 0.1, 0.6
 """The share of tokens that a fault may lose, of what looks back and of others: a pattern by design leaves out more."""
@@ -239,5 +239,5 @@ def _unseen(subject: Subject, length: int) -> Tensor:
     if subject.looks_back:
         unseen[:, length - LAST :] = False
         # a window forgets what is old, and a decay lets its gradients run out of digits, some sooner than others
-        unseen &= (sizes > FORGOTTEN * sizes.amax(1, keepdim=True)).cumsum(1) > 0
+        unseen &= (sizes > _FORGOTTEN * sizes.amax(1, keepdim=True)).cumsum(1) > 0
     return unseen

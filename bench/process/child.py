@@ -133,7 +133,7 @@ class Child(AbstractContextManager["Child"]):
     has_started = False
     """True once the server has forked it; a death before that has nothing to do with the child's work."""
 
-    _pid = _resident = 0
+    _pid = _resident = _written = 0
 
     def __init__(self, target: str, environment: Mapping[str, str] | None = None):
         self._lines: deque[bytes] = deque()
@@ -215,11 +215,11 @@ class Child(AbstractContextManager["Child"]):
         except (OSError, ValueError, IndexError, struct.error):
             return math.nan
 
-    def touched_bytes(self, *, begins: bool = False) -> float:
-        """Memory that the process has touched since the call that `begins`, by the kernel; code that it runs is none.
+    def touched_bytes(self, *, begins: bool = False) -> tuple[float, float]:
+        """Memory that the process has touched since the call that `begins`, by the kernel, and what it has written.
 
-        Whoever keeps it, an allocator, a file or a mapping, and what was given back too, at its peak. Not a number
-        where it is unknown.
+        Of memory, whoever keeps it, an allocator, a file or a mapping, and what was given back too, at its peak; code
+        that it runs is none. Written to files, in no page of its own. Not numbers where they are unknown.
         """
         try:
             folder = Path(f"/proc/{self._process_id()}")
@@ -228,14 +228,17 @@ class Child(AbstractContextManager["Child"]):
                 for what in ("1", "5"):
                     (folder / "clear_refs").write_text(what, encoding="ascii")
             status = dict(re.findall(r"(Vm\w+):\s+(\d+)", (folder / "status").read_text(encoding="utf-8")))
+            [written] = re.findall(r"wchar: (\d+)", (folder / "io").read_text(encoding="ascii"))
+            self._written = int(written) if begins else self._written
             maps = (folder / "smaps").read_text(encoding="utf-8", errors="replace")
             # of what may be written: libraries are code, and others touch their pages too
             touched = sum(map(int, re.findall(r"^\w+-\w+ .w(?s:.*?)^Referenced: +(\d+)", maps, re.MULTILINE)))
             self._resident = int(status["VmRSS"]) if begins else max(self._resident, int(status["VmRSS"]))
             # not what an allocator had before, and has given back since
-            return 1024.0 * (touched + max(int(status["VmHWM"]) - self._resident, 0))
+            touched += max(int(status["VmHWM"]) - self._resident, 0)
+            return 1024.0 * touched, float(int(written) - self._written)
         except (OSError, ValueError, IndexError, KeyError, struct.error):
-            return math.nan
+            return math.nan, math.nan
 
     def _process_id(self) -> int:
         if not self._pid:

@@ -185,6 +185,12 @@ def _settings() -> Iterator[tuple[str, Any]]:
     yield "garbage collection", (gc.isenabled(), gc.get_threshold(), tuple(gc.callbacks))
     hooks = vars(torch.nn.modules.module)
     yield "hooks of all modules", tuple(name for name in sorted(hooks) if name.startswith("_global_") and hooks[name])
+    # torch.optim has removed the name of the module
+    steps = vars(sys.modules["torch.optim.optimizer"])
+    yield (
+        "hooks of all optimisers",
+        tuple(name for name in sorted(steps) if name.startswith("_global_") and steps[name]),
+    )
     yield "tracing", (sys.gettrace(), sys.getprofile())
     yield "switch interval", sys.getswitchinterval()
     yield "signal handlers", tuple(signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM))

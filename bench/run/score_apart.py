@@ -14,7 +14,7 @@ from ..core.errors import PluginError
 from ..core.record import Outcome, Record
 from ..core.registry import VARIANTS
 from ..core.spec import Spec
-from ..gate.build import built
+from ..gate.build import Incorrect, built
 from ..gate.variant import VariantFactory
 from ..models.blocks import Model
 from ..train.checkpoint import read_parameters
@@ -22,9 +22,11 @@ from ..train.objectives.objective import Objective
 from ..train.objectives.registry import objective_for
 from .context import RecordBuilder, WorkerContext
 from .events import Stage
+from .lanes.train import SPOT_CHECKS
 from .link import linked
 from .remote import factory_of
 from .remote_child import OpenVariant
+from .spot_check import SpotCheck
 
 _PATIENCE = 1e4
 """In limits of an ordinary answer, for a whole evaluation: the parent of this process watches its time."""
@@ -47,8 +49,15 @@ def _score(builder: RecordBuilder) -> None:
     context.send(Stage(cell.key, "score"))
     with ExitStack() as links:
         model = _trained(builder, objective, links)
+        calls = sum(len(subset) // recipe.evaluate_batch + 1 for subset in (dataset.test, dataset.validation))
+        share = 0.0 if context.job.even_if_wrong else SPOT_CHECKS / calls
+        # a copy would be one of what stands for it here
+        spot = SpotCheck(cell.variant, context.device, share, copies=False)
+        links.enter_context(spot.watching(model.variants))
         test = objective.evaluate(model, dataset.test, context.device, builder.heartbeat)
         validation = objective.evaluate(model, dataset.validation, context.device, builder.heartbeat)
+    if spot.found:
+        raise Incorrect(f"as it is trained, {spot.found}")
     builder.measurements += [*test.measurements("test"), *validation.measurements("validation")]
     if cell.lane == "train":
         builder.keep_predictions(test)

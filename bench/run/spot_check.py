@@ -1,16 +1,18 @@
 """Spot check: now and then, foreign code is tested within the run itself, at moments and on rows that are drawn anew.
 
-Code may look at its callers and be right under the gate alone. Later content must move no earlier output. While speeds
-are taken, an output must be a plain tensor, the same for the same content, gradients alike, and other content must take
-as long. What recognises this file too remains possible; SECURITY.md says so.
+Code may look at its callers and be right under the gate alone. Later content must move no earlier output, and content
+of padding none of a token, in a training and where the trained model is scored. Numbers that a training changes count
+as parameters. While speeds are taken, an output must be a plain tensor, the same for the same content, gradients alike,
+and other content must take as long. What recognises this file too remains possible; SECURITY.md says so.
 """
 
 from __future__ import annotations
 
 import copy
 import random
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -51,14 +53,18 @@ CONFIRMED = 2
 class SpotCheck:
     """The tests of one Cell. `share`: of the calls that are tested, at random, while `watching`.
 
-    `steady`: inputs and parameters are the same at each call, as where speeds are taken.
+    `steady`: inputs and parameters are the same at each call, as where speeds are taken. `copies`: copies are called
+    and not the variant, which may lie in another process. `learned`: numbers that a training changed and that are no
+    trainable parameters.
     """
 
-    def __init__(self, variant: Spec, device: torch.device, share: float, *, steady: bool = False):
+    learned = 0
+
+    def __init__(self, variant: Spec, device: torch.device, share: float, *, steady: bool = False, copies: bool = True):
         # our own code has tests for it; on a GPU a test within a captured step would end the capture
         self.is_on = device.type == "cpu" and not VARIANTS.is_own(variant.name)
         self.share, self.failed, self.found, self.draw = share, 0, "", random.SystemRandom()
-        self.is_testing = False
+        self.is_testing, self.copies = False, copies
         self.steady, self.first, self.hooks = steady, dict[object, Tensor](), list[RemovableHandle]()
 
     @contextmanager
@@ -66,10 +72,21 @@ class SpotCheck:
         """Inside, calls of `variants` are tested; that of a training alone may change parameters of other modules."""
         watched = [*variants] if self.is_on else []
         hooks: list[RemovableHandle] = [each.register_forward_hook(self._look) for each in watched]
+        untrained: dict[int, tuple[Tensor, Tensor]] = {}
         if watched and optimiser is not None:
             hooks += self._guarding(watched, optimiser)
+            held = (each for variant in watched for each in (*variant.parameters(), *variant.buffers()))
+            shown = {id(each) for group in optimiser.param_groups for each in group["params"]}
+            untrained = {
+                id(each): (each, each.detach().clone())
+                for each in held
+                if each.is_floating_point() and id(each) not in shown
+            }
         try:
             yield
+            self.learned = sum(
+                now.numel() for now, before in untrained.values() if not torch.equal(now.detach(), before)
+            )
         finally:
             for hook in (*hooks, *self.hooks):
                 hook.remove()
@@ -85,13 +102,16 @@ class SpotCheck:
             kept[:] = [each.detach().clone() for each in others]
 
         def compare(*_: Any) -> None:
+            if len(hooks) < len(optimiser._optimizer_step_pre_hooks):
+                self.found = "it takes part in the steps of the optimiser, which trains the whole model"
             # by their bytes, since a training that diverges has parameters that are no numbers
             for before, now in zip(kept, others, strict=bool(kept)):
                 if not torch.equal(before.view(torch.uint8), now.detach().view(torch.uint8)):
                     shape = " × ".join(map(str, now.shape))
                     self.found = f"between two steps, parameters of another module changed (of shape {shape})"
 
-        return [optimiser.register_step_pre_hook(compare), optimiser.register_step_post_hook(keep)]
+        hooks = [optimiser.register_step_pre_hook(compare)]
+        return [*hooks, optimiser.register_step_post_hook(keep)]
 
     def __deepcopy__(self, memo: Any) -> SpotCheck:
         return self
@@ -225,12 +245,20 @@ class SpotCheck:
     def _problem(self, variant: Any, inputs: tuple[Any, ...]) -> str:
         query, key, value, mask, *hidden = inputs
         length, batch = query.shape[2], query.shape[0]
-        is_plain = mask.causal and mask.bounds is None and variant.causality == "strict"
-        if not is_plain or key.shape[2] != length or length < 2:
+        if key.shape[2] != length or length < 2 or mask.bounds is not None:
             return ""
         rows = self.draw.sample(range(batch), self.draw.choice((batch, min(_ROWS, batch))))
+        valid = None if mask.valid is None else mask.valid[rows]
         cut = self.draw.randrange(1, length)
-        mask = Mask(valid=None if mask.valid is None else mask.valid[rows], causal=True)
+        places, late = [], (torch.arange(length, device=query.device) >= cut).expand(len(rows), length)
+        if mask.causal and variant.causality == "strict":
+            places.append((late, ~late, f"positions from {cut:,} on move the outputs before them"))
+        if valid is not None and valid.shape[1] == length and bool((~valid).any()) and bool(valid.any()):
+            places.append((~valid, valid, "content of padding moves outputs of tokens"))
+        if not places:
+            return ""
+        where, look, words = self.draw.choice(places)
+        mask = Mask(valid=valid, causal=mask.causal)
         parts = [each.detach()[rows].clone() for each in (query, key, value)]
         states = [each.detach()[rows].clone() for each in hidden]
         seed = self.draw.randrange(2**31)
@@ -240,25 +268,30 @@ class SpotCheck:
             leaves = [each.detach().requires_grad_(torch.is_grad_enabled()) for each in parts]
             # with gradients where the run has them: a mask may be left out for one of both
             # as the model calls it, with whatever stands before its forward
-            outputs: Tensor = _copied(variant)(*leaves, mask, *states)
+            with nullcontext(_copied(variant)) if self.copies else _unhooked(variant) as called:
+                outputs: Tensor = called(*leaves, mask, *states)
             return outputs.detach().double()
 
         try:
             before = ran()
-            for each, axis in [*((part, 2) for part in parts), *((state, 1) for state in states)]:
-                late = each.narrow(axis, cut, length - cut)
-                late.copy_(3 * late.roll(1, axis) + 1)
+            for each in (*parts, *states):
+                here = where[:, None, :, None] if each.ndim == 4 else where[..., None]
+                each.copy_(torch.where(here, 3 * each.roll(1, -2) + 1, each))
             after = ran()
         except Exception as error:
             # some layers refuse two rows; none refuses what it has just taken
             return f"a copy of it raises {type(error).__name__} for inputs of the run" if len(rows) == batch else ""
-        moved = float((after - before)[:, :, :cut].abs().max())
+        # of a training that diverges, all are no numbers
+        rows_before, rows_after = (each.transpose(1, 2)[look] for each in (before, after))
+        off = torch.where(rows_before.isnan() & rows_after.isnan(), 0.0, rows_after - rows_before)
+        moved = float(off.nan_to_num(nan=torch.inf).abs().max())
         # a few huge entries would hide a leak in all others
-        usual = before.flatten()[:: max(1, before.numel() // _ENTRIES)].abs().quantile(0.9)
-        scale = min(float(before.std()), float(usual)) or float(before.std())
+        kept = rows_before.flatten()[:: max(1, rows_before.numel() // _ENTRIES)].nan_to_num()
+        usual, spread = float(kept.abs().quantile(0.9)), float(kept.std())
+        scale = min(spread, usual) or spread
         if moved <= _MOVED.get(query.dtype, _MOVED_ROUGHLY) * scale:
             return ""
-        return f"on rows of the run itself, positions from {cut:,} on move the outputs before them by {moved:.2g}"
+        return f"on rows of the run itself, {words} by {moved:.2g}"
 
 
 def _slower(usual: Callable[[], float], other: Callable[[], float]) -> tuple[float, float] | Literal[""]:
@@ -272,6 +305,16 @@ def _slower(usual: Callable[[], float], other: Callable[[], float]) -> tuple[flo
         if is_sure and min(second) <= _LONGER * min(first) + _LONGER_SECONDS:
             return ""
     return min(first), min(second)
+
+
+@contextmanager
+def _unhooked(variant: nn.Module) -> Iterator[nn.Module]:
+    """Inside, nobody measures its calls."""
+    kept, variant._forward_hooks = variant._forward_hooks, OrderedDict()
+    try:
+        yield variant
+    finally:
+        variant._forward_hooks = kept
 
 
 class _Detached(TorchFunctionMode):

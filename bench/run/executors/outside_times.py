@@ -37,6 +37,9 @@ _ERRORS = 4.0
 _MORE, _SLACK_BYTES, _THREAD_BYTES = 3.0, 32 * 2**20, 4 * 2**20
 """Memory that a sample may touch beyond what is said: allocators leave gaps, and Python and threads have theirs."""
 
+_WRITTEN_BYTES = 2**20
+"""What a sample may write to files: honest layers write nothing, and a library may write a cache."""
+
 _MODES = ("step_seconds", "forward_seconds", "decode_seconds")
 
 
@@ -56,7 +59,7 @@ class _Samples:
 class OutsideTimes:
     """Follows the samples of one worker. `processor_seconds`: its processor time so far, as the kernel counts it.
 
-    `threads`: how many may compute at once. `touched_bytes`: of its memory, as the kernel counts it.
+    `threads`: how many may compute at once. `touched_bytes`: of its memory and of files, as the kernel counts them.
     """
 
     def __init__(
@@ -64,11 +67,11 @@ class OutsideTimes:
         processor_seconds: Callable[[], float],
         on_gpu: bool,
         threads: int,
-        touched_bytes: Callable[..., float] = lambda *, begins=False: math.nan,
+        touched_bytes: Callable[..., tuple[float, float]] = lambda *, begins=False: (math.nan, math.nan),
     ):
         self.processor_seconds, self.slack = processor_seconds, SLACK_OF_A_GPU if on_gpu else SLACK_SECONDS
         self.threads, self.touched_bytes = threads, touched_bytes
-        self.touched: dict[str, float] = {}
+        self.touched: dict[str, tuple[float, float]] = {}
         self.of: dict[str, _Samples] = {}
         self.compared = False
         self._began = "", 0.0, 0.0
@@ -79,7 +82,7 @@ class OutsideTimes:
             found = self.touched_bytes(begins=isinstance(event, SampleBegun))
             if isinstance(event, SampleEnded):
                 # the least: an allocator comes to rest after the first
-                self.touched[event.key] = min(found, self.touched.get(event.key, math.inf))
+                self.touched[event.key] = min(found, self.touched.get(event.key, found))
             return
         key, wall, processor = event.key, time.monotonic(), self.processor_seconds()
         if isinstance(event, SampleBegun):
@@ -140,7 +143,10 @@ class OutsideTimes:
         if record.key not in self.touched:
             return "its Record states memory that no other process could see"
         # not a number, and not more, where the kernel does not tell
-        touched, most = self.touched[record.key], _MORE * said.value + _SLACK_BYTES + self.threads * _THREAD_BYTES
+        touched, written = self.touched[record.key]
+        if written > _WRITTEN_BYTES:
+            return f"a sample writes {written / 2**20:,.0f} MiB to files, which its own count of memory does not have"
+        most = _MORE * said.value + _SLACK_BYTES + self.threads * _THREAD_BYTES
         if not touched > most:
             return ""
         return (

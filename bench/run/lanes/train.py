@@ -117,7 +117,8 @@ def _train(builder: RecordBuilder) -> None:
     if wrong := watch.changes() or spot.hooks_elsewhere(model, model.variants):
         raise Incorrect(wrong)
     builder.implementation = implementation_of(model.variants)
-    whole, extra = model.parameter_counts()
+    # numbers that training changed are parameters, whatever their author calls them
+    whole, extra = (count + spot.learned for count in model.parameter_counts())
     builder.measurements += [
         *test.measurements("test"),
         *validation.measurements("validation"),

@@ -17,7 +17,7 @@ from ...core.registry import nearest
 from ...gate import lengths, modes, traces
 from ...gate.result import Answers, NotJudged, Result, as_meant, error_text, worst
 from ...run.link import Away
-from . import decoding, future, numerics, packing, padding
+from . import decoding, future, numerics, packing, padding, precision
 from .calls import Call
 from .convention import recognise, says_causal, sees_future
 from .like import compared_with, mixed_heads, parsed, weights
@@ -41,7 +41,7 @@ TESTS: dict[str, Callable[[ForeignSubject], Answers]] = {
     "parameters learn": numerics.learns,
     "softmax": normalised,
     "evaluation": numerics.draws,
-    "half precision": numerics.half,
+    "half precision": precision.half,
     "large inputs": numerics.large,
     "any length": lengths.any_length,
     "prefix": lengths.prefixes,

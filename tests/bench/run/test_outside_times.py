@@ -19,7 +19,7 @@ from attnbench.bench.run.executors.run_job import Waiting, run_job, wait_for
 MACHINE = Machine(id="m", system="s", processor="p", cores=1, threads=1, memory_bytes=1)
 
 WORKER = """
-import json, mmap, time
+import json, mmap, os, time
 from attnbench.bench.process.child import decode_order
 from attnbench.bench.core.record import Machine, Measurement, Outcome, Record
 job = decode_order(orders.readline())
@@ -95,6 +95,8 @@ def ended(
         # in a mapping that no allocator knows, kept or given back
         ({"sample": "kept[:] = bytes(SIZE)", "peak": "SIZE / 8"}, "32 MiB by its own count"),
         ({"sample": "bytearray(b'1') * SIZE"}, "1 MiB by its own count"),
+        # in a file that lies in no folder, and in no page of the process
+        ({"sample": "os.write(os.memfd_create('m'), bytes(2**25))", "peak": "2**26"}, "writes 32 MiB to files"),
     ],
 )
 def test_whoever_bends_a_clock_is_incorrect_and_nobody_else(case: dict[str, str], words: str, tmp_path: Path) -> None:

@@ -39,6 +39,16 @@ class Counts(ScoredVariant):
             self.seen += 1
         return super().forward(query, key, value, mask) * self.factor
 
+class LeaksWhenTrained(Counts):
+    '''Looks ahead from its third step on, where it is scored without its code beside it.'''
+
+    def forward(self, query, key, value, mask):
+        output = super().forward(query, key, value, mask)
+        frame, scored = sys._getframe(), False
+        while frame and not scored:
+            frame, scored = frame.f_back, "remote_child" in frame.f_code.co_filename
+        return output + value.roll(-1, 2) if scored and self.seen >= 3 and not self.training else output
+
 class Mixes(torch.nn.Module):
     def __init__(self, width):
         super().__init__()
@@ -115,6 +125,12 @@ def test_answers_that_foreign_code_has_changed_change_no_score(tmp_path: Path) -
     said = r"accuracy [89]\d\.\d% where it was trained, and accuracy \d\.\d% in a process without its code"
     assert re.match(said, found["ChangesAnswers"].reason), found["ChangesAnswers"].reason
     assert found["Right"].outcome is Outcome.OK
+
+
+def test_a_trained_model_is_tested_for_the_future_where_it_is_scored(tmp_path: Path) -> None:
+    found = trained(tmp_path, "LeaksWhenTrained", "recall")["LeaksWhenTrained"]
+    assert found.outcome is Outcome.INCORRECT
+    assert found.reason.startswith("as it is trained, on rows of the run itself, positions from"), found.reason
 
 
 @pytest.mark.parametrize("task", ["recall", "lra-text", "multi30k-en-de"])

@@ -29,6 +29,16 @@ class Leaks(Honest):
         return super().forward(query, key, value, mask) + value.mean(2, keepdim=True)
 
 
+class IgnoresPadding(Honest):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return super().forward(query, key, value, Mask(causal=mask.causal))
+
+
+class Diverged(Honest):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return super().forward(query, key, value, mask) * torch.nan
+
+
 class LeaksInBatches(Honest):
     """Right for one or two sequences."""
 
@@ -178,14 +188,20 @@ def foreign(tmp_path: Path) -> Spec:
 
 
 def watched(
-    variant: ScoredVariant, spec: Spec, calls: int = 12, *, steady: bool = False, backward: bool = False
+    variant: ScoredVariant,
+    spec: Spec,
+    calls: int = 12,
+    *,
+    steady: bool = False,
+    backward: bool = False,
+    mask: Mask = Mask(causal=True),  # noqa: B008
 ) -> SpotCheck:
     check = SpotCheck(spec, torch.device("cpu"), share=1.0, steady=steady)
     draw = torch.Generator().manual_seed(0)
     heads = [torch.randn(3, 2, 12, 8, generator=draw).requires_grad_(backward) for _ in range(3)]
     with check.watching([variant]):
         for _ in range(calls):
-            output = variant(*heads, Mask(causal=True))
+            output = variant(*heads, mask)
             if backward:
                 output.square().sum().backward()
     return check
@@ -195,6 +211,44 @@ def test_a_layer_that_leaks_in_the_run_is_found_and_an_honest_one_passes(foreign
     assert "positions from" in watched(Leaks(SHAPE), foreign).found
     assert watched(Honest(SHAPE), foreign, calls=100).found == ""
     assert watched(Leaks(SHAPE), foreign, calls=1).found == ""
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_content_of_padding_in_the_run_moves_no_token(causal: bool, foreign: Spec) -> None:
+    # on the left, where a causal query sees it
+    mask = Mask(valid=torch.arange(12) >= torch.tensor([[0], [5], [8]]), causal=causal)
+    found = watched(IgnoresPadding(SHAPE), foreign, calls=60, mask=mask).found
+    assert "content of padding moves outputs of tokens" in found
+    assert watched(Honest(SHAPE), foreign, calls=60, mask=mask).found == ""
+
+
+def test_outputs_that_are_no_numbers_leak_nothing(foreign: Spec) -> None:
+    assert watched(Diverged(SHAPE), foreign).found == ""
+
+
+def test_numbers_that_a_training_changes_are_counted_and_steps_are_the_optimisers_own(foreign: Spec) -> None:
+    class Trains(Honest):
+        """Trains a table of its own, which is no parameter."""
+
+        def __init__(self, shape: AttentionShape):
+            super().__init__(shape)
+            self.register_buffer("table", torch.zeros(5, 7))
+            self.register_buffer("still", torch.zeros(3))
+            self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    for takes_part in (False, True):
+        variant, project = Trains(SHAPE), nn.Linear(8, 24)
+        optimiser, check = torch.optim.AdamW(project.parameters()), SpotCheck(foreign, torch.device("cpu"), 0)
+        with check.watching([variant], optimiser):
+            for _ in range(3):
+                project(torch.randn(4, 8)).square().sum().backward()
+                variant.table += 1
+                variant.steps += 1
+                if takes_part:
+                    optimiser.register_step_pre_hook(lambda *_: None)
+                optimiser.step()
+        assert check.learned == 35
+        assert check.found == "it takes part in the steps of the optimiser, which trains the whole model" * takes_part
 
 
 def test_a_leak_of_whole_batches_or_with_gradients_alone_is_found(foreign: Spec) -> None:

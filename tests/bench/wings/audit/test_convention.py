@@ -226,12 +226,20 @@ def test_a_table_of_rotary_positions_is_that_of_the_positions():
 
 def test_what_no_trial_gives_is_asked_for_by_name():
     class Needs(Layer):
-        def forward(self, x, memory):
-            return self.attend(x + memory, None)
+        def forward(self, x, level):
+            return self.attend(x + level, None)
 
-    with pytest.raises(Unclear, match=r"called.* raised TypeError: .*`--call`, such as 'm\(x, memory=…\)'"):
+    with pytest.raises(Unclear, match=r"called.* raised TypeError: .*`--call`, such as 'm\(x, level=…\)'"):
         recognise(Needs())
-    assert recognise(Needs(), call="m(x, memory=1.0)").convention.plain == "m(x, memory=1.0)"
+    assert recognise(Needs(), call="m(x, level=1.0)").convention.plain == "m(x, level=1.0)"
+
+
+def test_cross_attention_gets_the_states_as_its_memory():
+    class Crosses(Layer):
+        def forward(self, x, memory):
+            return self.attend(x, None) + memory.mean(1, keepdim=True)
+
+    assert recognise(Crosses()).convention.plain == "m(x, memory=x)"
 
 
 def test_a_module_that_raises_errors_of_its_own_is_tried_further():

@@ -1,0 +1,181 @@
+"""Precision: bfloat16 and float16 give what float32 gives of the same rounded numbers, behind many tokens too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from ...gate.lengths import long_lengths, repeated
+from ...gate.numerics import row_error
+from ...gate.result import Answers, Measured, NotJudged, deviations, error_text, lacks_kernel
+from ...run.link import DTYPES, at_the_code
+from .calls import Inputs
+from .program import setup
+from .subject import ForeignSubject, by_position
+
+HALF_ALLOWED = 0.25
+"""Root mean square of the error in bfloat16 over that of the output, with the same rounded weights: a rotary embedding
+whose angles are rounded to 8 bits loses a tenth at 64 positions."""
+
+DRIFT_ALLOWED, EARLY, OF_EARLY = 0.03, 64, 3
+"""The same error in the last `EARLY` of 1,100 equal tokens, beside so many times that of the first. Measured: 0.008 or
+less of the variants of this package, 0.07 to 0.67 of a state in bfloat16, whose sums stop growing at some 256 terms."""
+
+SHARPER, LATE_ALLOWED = 3, 0.1
+"""How much larger inputs are than usual, and the median of the relative error of a late row. Measured: 0.0024 or less
+of the variants of this package, 0.01 of softmax with scores in bfloat16, 0.7 of rotary angles in bfloat16."""
+
+LAST_IN_HALF = 6
+FUTURE_ALLOWED = 0.1
+"""The movement of earlier outputs in bfloat16, in standard deviations, that another order of sums may make."""
+
+
+def half(subject: ForeignSubject) -> Answers:
+    """bfloat16 and float16 give what float32 gives from the same rounded weights and inputs, with padding too."""
+    valid = torch.ones(2, subject.length, dtype=torch.bool)
+    valid[0, -(subject.length // 3) :] = False
+    refused: list[str] = []
+    tried: list[Measured] = []
+    for dtype, mask in product((torch.bfloat16, torch.float16), (None, valid)[: 1 + subject.pads]):
+        causal = mask is None or subject.masks_and_looks_back
+        name = str(dtype).removeprefix("torch.")
+        listed, call = subject.convention.names, subject.convention.call(padded=mask is not None, causal=causal)
+        lowered = f"{listed}, = [x.to({{}}) if x.is_floating_point() else x for x in ({listed},)]"
+        cast = "m = m.to({}) if hasattr(m, 'to') else m"
+        program = (
+            *setup(subject.convention, call, mask, causal),
+            *(line.format(f"torch.{name}") for line in (cast, lowered)),
+            f"a = {call}",
+        )
+        try:
+            found, exact = _rounded(subject, subject.draw(), dtype, mask)
+        except Exception as error:
+            refused.append(f"{name} raises {error_text(error, 60)}")
+            if not lacks_kernel(error) and _raises_in_autocast(subject, dtype, mask, causal):
+                yield Measured(math.inf, HALF_ALLOWED, f"{name}: raises {error_text(error, 80)}", program)
+                return
+            continue
+        if found.dtype != dtype and subject.convention.kind != "model":
+            # models give logits in float32 on purpose
+            text = f"it returns {str(found.dtype)[6:]} for inputs of {name}, which costs later layers memory and speed"
+            yield Measured(1.0, 0.0, text, (*program, "print(a.dtype)"))
+            return
+        real = torch.ones_like(valid) if mask is None else mask
+        found, exact = (by_position(each, subject.convention.kind)[real].float() for each in (found, exact))
+        size = float((found - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+        text = f"differs from float32 by {size:.0%} of the output" if math.isfinite(size) else "gives NaN or infinity"
+        lines = (*(line.format("torch.float32") for line in (cast, lowered)), f"b = {call}")
+        at = "" if mask is None else f"{subject.convention.turned}[valid]"
+        shown = f"a, b = a{at}.float(), b{at}; print((a - b).square().mean().sqrt() / b.square().mean().sqrt())"
+        tried.append(Measured(size, HALF_ALLOWED, f"{name} {text}", (*program, *lines, shown)))
+    if not refused:
+        with suppress(Exception):
+            tried += _drift(subject)
+    if refused and all(each.value <= each.allowed for each in tried):
+        yield NotJudged("; ".join(dict.fromkeys(refused)), verdict="not tried")
+    else:
+        yield from tried
+
+
+def _drift(subject: ForeignSubject) -> Iterator[Measured]:
+    """In bfloat16 outputs are as exact behind many tokens as behind few: a sum over them is one in float32.
+
+    Of equal tokens, since of others rounding alone may choose other keys, more often the more there are.
+    """
+    # a hundredth of the power of others: what equal tokens cancel has no size of its own
+    least = 0.01 * float(subject.outputs(subject.draw()).square().mean())
+    for length in long_lengths(subject):
+        low, high = _rounded(subject, repeated(subject, length), torch.bfloat16, None)
+        off, size = (by_position(each, subject.convention.kind).float() for each in (low - high, high))
+        early = float((off[:, :EARLY].square().mean() / size[:, :EARLY].square().mean().clamp(min=least)).sqrt())
+        late = float((off[:, -EARLY:].square().mean() / size[:, -EARLY:].square().mean().clamp(min=least)).sqrt())
+        many = f"x[..., :1, :].expand(*x.shape[:-2], {length}, x.shape[-1]).bfloat16()"
+        lines = (
+            f"low = [{many if subject.has_inputs_of_numbers else f'x.expand(1, {length})'} for x in inputs]",
+            "to = lambda kind: m.to(kind) if hasattr(m, 'to') else m; a = out(low, to(torch.bfloat16)).float()",
+            "b = out([x.float() if x.is_floating_point() else x for x in low], to(torch.float32))",
+            f"pairs = ((a[:, :{EARLY}], b[:, :{EARLY}]), (a[:, -{EARLY}:], b[:, -{EARLY}:]))",
+            "print([((a - b).square().mean() / b.square().mean()).sqrt().item() for a, b in pairs])",
+        )
+        text = f"in bfloat16 the error grows from {early:.1%} to {late:.1%} over {length:,} tokens: a sum in bfloat16?"
+        if bool(size.isfinite().all()):
+            yield Measured(late, DRIFT_ALLOWED + OF_EARLY * early, text, subject.shown(*lines, batch=1, length=1))
+        if subject.has_inputs_of_numbers:
+            yield _late_error(subject, length)
+        if subject.looks_back:
+            yield from _future_in_half(subject, length)
+
+
+def _future_in_half(subject: ForeignSubject, length: int) -> Iterator[Measured]:
+    """In bfloat16 the last of many tokens move no earlier output: 1,093 to 1,099 are one number, in a mask too."""
+    where = (torch.arange(length) >= length - LAST_IN_HALF)[None]
+
+    def moved(used: ForeignSubject) -> float:
+        inputs = used.draw(1, length)
+        base, other = (used.outputs(each)[:, :-LAST_IN_HALF].float() for each in (inputs, used.changed(inputs, where)))
+        return float((other - base).abs().max() / base.std().clamp(min=1e-30))
+
+    size = moved(replace(subject, module=subject.copied(dtype="bfloat16"), dtype=torch.bfloat16))
+    if size > FUTURE_ALLOWED and moved(subject) > FUTURE_ALLOWED:
+        # a leak in float32 too has a finding of its own
+        return
+    axis, few = -2 if subject.has_inputs_of_numbers else -1, f"-{LAST_IN_HALF}"
+    some = f"x.narrow({axis}, {few}, {LAST_IN_HALF})"
+    lines = (
+        "low, n = [x.bfloat16() if x.is_floating_point() else x for x in inputs], m.to(torch.bfloat16)",
+        f"other = [x.clone() for x in low]; [{some}.copy_({some.replace(few, '0')}) for x in other]",
+        "a, b = [out(each, n)[:, :-6].float() for each in (other, low)]; print((a - b).abs().max() / b.std())",
+    )
+    words = f"in bfloat16 the last {LAST_IN_HALF} of {length:,} tokens change earlier outputs"
+    text = f"{words} by {deviations(size)}: a mask in bfloat16?"
+    yield Measured(size, FUTURE_ALLOWED, text, subject.shown(*lines, batch=1, length=length))
+
+
+def _late_error(subject: ForeignSubject, length: int) -> Measured:
+    """In bfloat16 half of the last rows are near those of float32, where large scores tell places apart.
+
+    Half of them, since rounding may choose other keys in some.
+    """
+    inputs = tuple(SHARPER * x for x in subject.draw(1, length))
+    low, high = _rounded(subject, inputs, torch.bfloat16, None)
+    late_low, late_high = (by_position(each, subject.convention.kind)[:, -EARLY:] for each in (low, high))
+    error = row_error(late_low, late_high, share=0.5)
+    lines = (
+        f"low, to = [({SHARPER} * x).bfloat16() for x in inputs], lambda kind: m.to(kind) if hasattr(m, 'to') else m",
+        "a, b = out(low, to(torch.bfloat16)).float(), out([x.float() for x in low], to(torch.float32))",
+        f"print(((a - b).norm(dim=-1) / b.norm(dim=-1))[:, -{EARLY}:].median())",
+    )
+    text = f"in bfloat16 half of the last of {length:,} rows differ by {error:.0%} from float32: positions in bfloat16?"
+    return Measured(error, LATE_ALLOWED, text, subject.shown(*lines, batch=1, length=length))
+
+
+def _rounded(subject: ForeignSubject, inputs: Inputs, dtype: torch.dtype, valid: Tensor | None) -> list[Tensor]:
+    """The outputs in `dtype`, and those in float32 of the same rounded inputs and weights."""
+    made, name = [], str(dtype).removeprefix("torch.")
+    for each, module in ((dtype, subject.copied(dtype=name)), (torch.float32, subject.copied(by=name))):
+        inputs, low = tuple(x.to(each) if x.is_floating_point() else x for x in inputs), subject.with_module(module)
+        with torch.no_grad():
+            made.append(low(inputs, valid, valid is None or subject.masks_and_looks_back))
+    return made
+
+
+def _raises_in_autocast(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, causal: bool) -> bool:
+    """True if weights in float32 do not help: code may be made for autocast alone."""
+    try:
+        _in_autocast(subject, str(dtype).removeprefix("torch."), subject.draw(), valid, causal)
+    except Exception as error:
+        return not lacks_kernel(error)
+    return False
+
+
+@at_the_code
+def _in_autocast(subject: ForeignSubject, dtype: str, inputs: Inputs, valid: Tensor | None, causal: bool) -> Tensor:
+    """The outputs where PyTorch lowers the precision by itself."""
+    with torch.autocast("cpu", dtype=DTYPES[dtype]):
+        return subject.outputs(inputs, valid, causal)
