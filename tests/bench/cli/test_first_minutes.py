@@ -77,7 +77,9 @@ def test_a_plan_says_that_its_time_is_an_estimate_where_nothing_has_run(tmp_path
 def test_a_run_ends_with_its_boards_and_a_page_to_open(small_run: SmallRun) -> None:
     pytest.importorskip("altair")
     page = small_run.results / "page" / "index.html"
-    assert "A training step of linear" in small_run.printed
+    # beside other tests its cores may be busy, and then nothing is ranked
+    ending = "A training step of linear", "time it anew on idle"
+    assert any(words in small_run.printed for words in ending)
     assert small_run.printed.rstrip("\n").endswith(f"open: {page}") and "<html" in page.read_text(encoding="utf-8")
 
 

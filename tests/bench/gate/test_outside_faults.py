@@ -234,3 +234,12 @@ def test_a_fault_of_outsiders_is_red(variant: type[Variant], shape: AttentionSha
 def test_what_outsiders_get_right_is_green(variant: type[Variant], shape: AttentionShape) -> None:
     shape = replace(shape, max_length=200)
     assert [each for each in examine(variant, shape) if each.held is False] == []
+
+
+class OfNoKind(ScoredVariant):
+    kind: ClassVar = "nearly"
+
+
+def test_a_kind_that_is_none_is_red() -> None:
+    (found,) = (result for result in examine(OfNoKind, replace(EIGHT, max_length=64)) if result.property == "twin")
+    assert found.detail == "kind is 'nearly', expected exact, approximate or different"

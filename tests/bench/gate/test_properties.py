@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import types
@@ -323,6 +324,8 @@ def invoke(*arguments: str) -> Any:
 @pytest.fixture
 def one_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """One way of use, since other tests run them all."""
+    # whoever imports them now would keep the few
+    importlib.import_module("attnbench.bench.run.check")
     monkeypatch.setattr("attnbench.bench.gate.report.SETTINGS", SETTINGS_OF_CHECK[:1])
 
 
