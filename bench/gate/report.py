@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
@@ -101,11 +102,17 @@ class CheckReport:
         return f"no property could be tested; the first attempt {tested[0].detail}" if raised else ""
 
     def worst(self) -> list[tuple[Setting, Result]]:
-        """Each property in its worst setting: what fails first."""
+        """Each property in its worst setting: what fails first. Of reasons why it does not apply, its own before one
+        that refuses a whole setting."""
+        alike = Counter((setting, result.detail) for setting, result in self.results)
+
+        def weight(setting: Setting, result: Result) -> tuple[float, ...]:
+            return *result.severity, -alike[setting, result.detail]
+
         found: dict[str, tuple[Setting, Result]] = {}
         for setting, result in self.results:
             known = found.get(result.property)
-            if known is None or result.severity > known[1].severity:
+            if known is None or weight(setting, result) > weight(*known):
                 found[result.property] = (setting, result)
         return sorted(found.values(), key=lambda each: told_at(each[1]))
 

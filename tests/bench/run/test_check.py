@@ -16,6 +16,7 @@ from attnbench.bench.core.errors import PluginError, SelectionError
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.gate import Result
 from attnbench.bench.gate.report import SETTINGS, CheckReport, check_variant
+from attnbench.bench.gate.result import NotJudged
 from attnbench.bench.gate.twins import Path as VariantPath
 from attnbench.bench.process import side_by_side as side
 from attnbench.bench.process.ask import Silent
@@ -184,3 +185,13 @@ def test_code_whose_call_is_not_found_is_asked_about_in_whole(tmp_path: Path) ->
 def test_a_cpu_checks_no_more_at_once_than_it_has_cores_or_there_are_settings() -> None:
     assert 1 <= processes_for("cpu") <= min(len(os.sched_getaffinity(0)), len(SETTINGS))
     assert processes_for("cuda:0") >= 1
+
+
+def test_a_property_that_does_not_apply_has_its_own_reason_before_that_of_a_whole_setting() -> None:
+    blanket, own = (Result.of("bounds", NotJudged(reason)) for reason in ("it takes no mask", "needs bounds"))
+    other = Result.of("twin", NotJudged("it takes no mask"))
+    results = ((SETTINGS[0], blanket), (SETTINGS[0], other), (SETTINGS[3], own))
+    report = CheckReport(name="mine", results=results, seconds=1.0)
+    assert {result.property: result.detail for _, result in report.worst()} == {
+        "bounds": "needs bounds", "twin": "it takes no mask"
+    }  # fmt: skip
