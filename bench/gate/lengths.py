@@ -22,6 +22,8 @@ BLOCK = 128
 """A multiple of the usual blocks, up to that of tiles."""
 ODD = (1, 2, 3, 31, 33, 43, 63, 65, 95, 100, 127, 129)
 """Lengths that no block divides, and one past a block."""
+_WHOLE = (16, 48, 64, 128)
+"""Lengths for which code may take another way."""
 LONG, EDGES = 1100, (130, 257, 513, 640, 1025, 1099)
 """A length beyond the usual chunks and blocks, and places behind their ends."""
 SLOW_SECONDS = 0.2
@@ -71,30 +73,23 @@ def any_length(subject: Subject) -> Answers:
         yield Measured(math.inf, 0.0, text, subject.shown("out(inputs)", batch=1, length=length))
 
 
-def prefixes(subject: Subject, lengths: tuple[int, ...] = ODD) -> Answers:
+def prefixes(subject: Subject) -> Answers:
     """the outputs of the first tokens are those that these tokens have alone"""
     if not subject.looks_back:
         yield NotJudged("outputs depend on later tokens")
         return
-    inputs, refused = subject.draw(1, max(lengths)), []
-    try:
-        whole = subject.outputs(inputs)
-    except Exception as error:
-        yield NotJudged(f"it does not take {max(lengths)} tokens: raises {error_text(error, 80)}")
+    most = next(iter(taken(subject, (max(ODD), BLOCK))), 0)
+    if not most:
+        yield NotJudged(f"it does not take {BLOCK} tokens", verdict="not tried")
         return
-    for cut in lengths:
-        try:
-            found = subject.outputs(subject.part(inputs, 0, cut))
-        except Exception as error:
-            # of blocks alone, where `any_length` finds no fault in it
-            refused.append(error_text(error, 80))
-            continue
-        words = f"at a length of {cut}, outputs differ from the first {cut} at a length of {max(lengths)}"
+    inputs = subject.draw(1, most)
+    whole = subject.outputs(inputs)
+    # some take whole blocks alone, where `any_length` finds no fault in it
+    for cut in taken(subject, tuple(each for each in (*ODD, *_WHOLE) if each < most)):
+        found = subject.outputs(subject.part(inputs, 0, cut))
+        words = f"at a length of {cut}, outputs differ from the first {cut} at a length of {most}"
         lines = f"a, b = out(part(inputs, 0, {cut})), out(inputs)[:, :{cut}]"
-        yield subject.compared(words, found, whole[:, :cut], lines, batch=1, length=max(lengths))
-    if len(refused) == len(lengths):
-        words = "it takes only whole blocks of tokens"
-        yield NotJudged(f"{words}: raises {refused[0]}", verdict="not tried")
+        yield subject.compared(words, found, whole[:, :cut], lines, batch=1, length=most)
 
 
 def late_future(subject: Subject) -> Answers:

@@ -10,6 +10,8 @@ from .lengths import LONG
 from .result import Answers, Measured, NotJudged
 from .subject import Subject, Tensors
 
+_MANY = 9
+"""Sequences of a batch: one more than a kernel may take at once."""
 CROWD = 100.0
 """The factor of the other sequences of a batch."""
 
@@ -58,21 +60,21 @@ def nothing_remembered(subject: Subject) -> Answers:
 
 def neighbours(subject: Subject) -> Answers:
     """a sequence has the same outputs alone, in a batch, and among others of any size"""
-    inputs = subject.draw(3)
+    inputs = subject.draw(_MANY)
     whole = subject.outputs(inputs)
     if not torch.equal(whole, subject.outputs(inputs, seed=1)):
         yield NotJudged("outputs are random")
         return
-    for at in (0, 2):
+    for at in (0, _MANY - 1):
         alone = subject.outputs(tuple(each[at : at + 1] for each in inputs))
         line = f"a, b = out([x[{at} : {at + 1}] for x in inputs]), out(inputs)[{at} : {at + 1}]"
         words = "a sequence alone has other outputs than in a batch"
-        yield subject.compared(words, alone, whole[at : at + 1], line, batch=3)
+        yield subject.compared(words, alone, whole[at : at + 1], line, batch=_MANY)
     if subject.has_inputs_of_numbers:
         crowd = tuple(torch.cat([each[:1], CROWD * each[1:]]) for each in inputs)
         line = f"a, b = out([torch.cat([x[:1], {CROWD} * x[1:]]) for x in inputs])[:1], out(inputs)[:1]"
         words = "large values in other sequences of the batch change the outputs of this one"
-        yield subject.compared(words, subject.outputs(crowd)[:1], whole[:1], line, batch=3)
+        yield subject.compared(words, subject.outputs(crowd)[:1], whole[:1], line, batch=_MANY)
 
 
 def storage(subject: Subject) -> Answers:

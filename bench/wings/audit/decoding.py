@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ....variants.contract import Mask
-from ...gate.lengths import taken
+from ...gate.lengths import LONG, taken
 from ...gate.result import Answers, Measured, NotJudged, deviations, error_text
 from ...run.link import at_the_code
 from .calls import NAMES, Inputs, Kind, called
@@ -131,11 +131,10 @@ def tests(subject: ForeignSubject) -> dict[str, Callable[[ForeignSubject], Answe
     length = next(iter(taken(subject, LENGTHS)), convention.length) if cache else 0
     single = (PREFILL, *range(PREFILL + 1, min(length, MOST_SINGLE) + 1))
     # a window or a ring of keys is full by then
-    late = (length - LATE, *range(length - LATE + 1, length + 1))
+    lengths = [length] * (length > MOST_SINGLE) + (taken(subject, (LONG,)) if cache else [])
+    late = (tuple(range(end - LATE, end + 1)) for end in lengths)
     found: dict[str, Callable[[ForeignSubject], Answers]] = {}
-    found["decoding"] = partial(
-        decoded, protocol=cache, way="decoding token by token", sequences=(single, late)[: 1 + (length > MOST_SINGLE)]
-    )
+    found["decoding"] = partial(decoded, protocol=cache, way="decoding token by token", sequences=(single, *late))
     if cache is not None:
         ends = (*(end for end in PIECES if end < length), length)
         found["pieces"] = partial(decoded, protocol=cache, way="prefill in pieces", sequences=(ends,))
@@ -153,6 +152,9 @@ def decoded(
         return
     for ends in sequences:
         size, refusal = _compared(protocol, subject, ends)
+        if refusal and ends[-1] == LONG:
+            # a table of keys may end before
+            return
         if refusal:
             yield NotJudged(f"{way} {refusal}", verdict="not tried")
             return

@@ -180,6 +180,18 @@ class CutByStrides(Encoder):
         return super().forward(blocks.flatten(0, 1)).reshape(len(x), -1, width)[:, : x.shape[1]]
 
 
+class WrongAtWholeBlocks(Layer):
+    """A way of its own for lengths that sixteen divides forgets the factor of the scores."""
+
+    def mixed(self, q, k, v):
+        return super().mixed(q if q.shape[2] % 16 else 3 * q, k, v)
+
+
+class WrongInBatchesOfEight(Encoder):
+    def mixed(self, q, k, v):
+        return super().mixed(q if len(q) < 8 else 3 * q, k, v)
+
+
 class ChangesInput(Layer):
     def forward(self, x):
         return super().forward(x.mul_(1.01))
@@ -781,6 +793,14 @@ class WindowForgottenByOneToken(WindowedCache):
     forgets = True
 
 
+class RingOf512(Cached):
+    """A cache of the latest 512 keys, of a layer that sees all."""
+
+    def forward(self, x, cached_kv=None):
+        kept = cached_kv if cached_kv is None else tuple(each[:, :, -512:] for each in cached_kv)
+        return super().forward(x, kept)
+
+
 class GrowsWithTheLength(Layer):
     """Each output grows by a small part with every token of the sequence."""
 
@@ -892,7 +912,10 @@ FAULTS = [
     (WrongAlone, "equal tokens"),
     (LateLeak, "long"),
     (ChunkedLosesLast, "each token counts"),
+    (WrongAtWholeBlocks, "prefix"),
+    (WrongInBatchesOfEight, "batch"),
     (ChunkedDetaches, "gradients"),
+    (RingOf512, "decoding"),
     (OtherInLongEvaluation, "training"),
     (ScaledByTheLongest, "nothing remembered"),
     (MaskOfPositionsInHalf, "half precision"),
