@@ -193,14 +193,16 @@ def _print(report: CheckReport, brief: bool) -> None:
         console.print(table)
         for reason, names in () if brief else skipped.items():
             console.print(escape(f"not applicable, {reason}: {', '.join(names)}"), style="dim")
-    console.print(escape(str(report)), style="" if report else "bold red", soft_wrap=True)
+    # elsewhere than on a terminal a line is whole, for other programs
+    whole = not console.is_terminal
+    console.print(escape(str(report)), style="" if report else "bold red", soft_wrap=whole)
     if brief or report.unsupported or not report.paths:
         return
     compared = ", ".join(path.name for path in report.paths if not path.refusal)
     lines = [f"paths checked against the eager definition: {compared or 'none'}"]
     lines += [f"path {path.name} was not checked: {path.refusal}" for path in report.paths if path.refusal]
     for line in lines:
-        console.print(escape(f"{report.name}: {line}"), soft_wrap=True)
+        console.print(escape(f"{report.name}: {line}"), soft_wrap=whole)
 
 
 def _objects(report: CheckReport) -> Iterator[dict[str, Any]]:

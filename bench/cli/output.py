@@ -8,7 +8,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,9 +26,17 @@ LONGEST = 1_000
 """Characters of a notice or an error that are shown."""
 
 
-def say(text: str = "", *, end: str = "\n") -> None:
-    """Print text. Its ends of lines count, so text of others in it is made `visible` before."""
-    sys.stdout.write("\n".join(map(visible, text.split("\n"))) + end)
+def say(text: str = "", *, end: str = "\n", folds: bool = False) -> None:
+    """Print text. Its ends of lines count, so text of others in it is made `visible` before.
+
+    folds: on a terminal long lines go on below, a little to the right; elsewhere they stay whole, for other programs.
+    """
+    lines = [visible(line) for line in text.split("\n")]
+    if folds and sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        fold = partial(textwrap.wrap, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        lines = [part for line in lines for part in fold(line, width) or [""]]
+    sys.stdout.write("\n".join(lines) + end)
 
 
 def write(text: str) -> None:

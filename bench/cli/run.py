@@ -212,7 +212,7 @@ def plan(
         if data:
             ready.setdefault(f"{data.fidelity}: {data.source}", {})[task.name] = None
     for source, names in ready.items():
-        say(f"data of {listed(list(names))}: {source}")
+        say(f"data of {listed(list(names))}: {source}", folds=True)
     for task, data in made.data.items():
         if data:
             continue
@@ -223,7 +223,7 @@ def plan(
             without += [] if ways else [str(task)]
             more = f"attnbench data list {shlex.quote(str(task))}"
             said = f"; `run` tries {ways or 'nothing'}; `{more}` says more"
-        say(f"data of {task}: not prepared{said}")
+        say(f"data of {task}: not prepared{said}", folds=True)
     guessed = {name: None for step in made.left for name in step.estimates}
     known = f"about {duration(made.seconds)}" if made.seconds >= 1 or not made.unknown else ""
     on_one = {name: made.seconds_on(name) for name in guessed if name != PROCESSOR}
@@ -234,15 +234,18 @@ def plan(
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
     if not all(made.data.values()):
         left_out = f"; `run` leaves out {listed(without)}, whose data nothing gives" if without else ""
-        say(f"All cells of a task whose data is not prepared count as to run{left_out}.")
+        say(f"All cells of a task whose data is not prepared count as to run{left_out}.", folds=True)
     if guessed:
         tested = "8 in 10 of the stored trainings within a factor of 2"
         if on_one:
             tested = "tried on an H100 alone, where lra-text took 0.8 times that at 1,024 bytes, twice that at 4,096"
-        say("The variants of a timing share the seconds of its preset, and take longer where three rounds do.", end=" ")
-        say(f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}.")
+        shared = "The variants of a timing share the seconds of its preset, and take longer where three rounds do."
+        guess = f"Where nothing like a cell has run, its time is an estimate from counted FLOPs and bytes: {tested}."
+        say(f"{shared} {guess}", folds=True)
     if max(on_one.values(), default=made.seconds) >= YEAR:
-        say("Take a smaller preset, fewer tasks, variants or seeds; `--device cuda` tells what a GPU takes.")
+        say(
+            "Take a smaller preset, fewer tasks, variants or seeds; `--device cuda` tells what a GPU takes.", folds=True
+        )
 
 
 def _listed(made: Plan) -> Iterator[tuple[str, ...]]:

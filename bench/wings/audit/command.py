@@ -54,10 +54,10 @@ def audit(
         if len(specs) > 1:
             say(report.target)
         if report.convention:
-            say(f"called as {report.convention}")
-        say(str(report))
+            say(f"called as {report.convention}", folds=True)
+        say(str(report), folds=True)
         if report.findings:
-            say(report.verdict)
+            say(report.verdict, folds=True)
         for failure in report.failures if reproduce else ():
             say("\n".join(("", f"# {in_words(failure)}", *report.reproduction(failure.property))))
     if any(report.failures for report in reports):

@@ -252,3 +252,15 @@ def test_a_brief_view_tells_failures_alone_and_says_its_text_on_standard_output(
     shown = capsys.readouterr()
     assert shown.out == "recall  done\n"
     assert re.fullmatch(r"  about 2 min 0 s left\ntimeout  mine.py.*\n", shown.err)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_long_line_folds_on_a_terminal_alone(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(output.sys.stdout, "isatty", lambda: is_terminal, raising=False)
+    text = "future: it looks both ways (--causal)\n\nok: batch"
+    output.say(text, folds=True)
+    folded = "future: it looks both ways\n  (--causal)\n\nok: batch\n"
+    assert capsys.readouterr().out == (folded if is_terminal else f"{text}\n")
