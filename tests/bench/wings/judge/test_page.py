@@ -265,3 +265,13 @@ def test_the_report_prints_as_its_page_and_says_who_has_rotary_positions(two):
 def test_what_holds_at_no_longer_length_works_only_up_to_its_own(two):
     found = page([(copy(two[1], "mine", [1, 0.5, 0.5]), None)])
     assert "works only up to its training length in selective-copy" in found.headline
+
+
+def test_a_time_whose_cores_others_took_is_no_cost(bench):
+    b = bench(task="sweep[length=1024]")
+    for name, factor in (("softmax", 1.0), ("mine", 0.5)):
+        b.time(name, [factor * s for s in [1.0, 1.01, 0.99, 1.0, 1.02]], [1.0, 1.01, 0.99, 1.0, 1.02], load=1.3,
+               setting={"length": 1024})  # fmt: skip
+    found = page([], costs_of(b.records, "mine"))
+    told = "1,024 tokens: other processes used 1.3 of 2 cores; time it anew on idle cores"
+    assert told in line(found, "cost").evidence and line(found, "cost").text == "no cost was measured"
