@@ -259,7 +259,7 @@ def _cost(
         missing = listed([name for name, timing in ((one, mine), (other, theirs)) if timing is None])
         return None, f"Speed cannot be compared: no timings of {missing}."
     for timing in (mine, theirs):
-        if timing.cost is None:
+        if timing.cost is None or timing.disturbed:
             why = describe_outcome(timing.outcome) if timing.outcome != Outcome.OK else timing.reason
             return None, f"Speed cannot be compared: {timing.variant}: {why}."
     beyond = [timing for timing in (mine, theirs) if timing.rank_cost == capped(None)]

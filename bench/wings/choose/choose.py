@@ -327,7 +327,7 @@ def _cost_reason(cost: RelativeCost | None, held: float | None, timed: BoardKey,
         return f"not timed at this length on {timed.task}"
     if cost.outcome != Outcome.OK:
         return ": ".join(filter(None, [f"{describe_outcome(cost.outcome)} on {timed.task}", cost.reason]))
-    if cost.cost is None:
+    if cost.cost is None or cost.disturbed:
         return cost.reason
     if requirements.memory_bytes is None:
         return ""

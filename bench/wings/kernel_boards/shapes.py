@@ -148,7 +148,8 @@ def _log_ratio(mine: RelativeCost, theirs: RelativeCost) -> Estimate | None:
     """The log-ratio by rounds where they shared them, with or without the reference; else through the reference."""
     if mine.block == theirs.block and len(mine.seconds) == len(theirs.seconds) >= LEAST_ROUNDS:
         return log_ratio(mine.seconds, theirs.seconds)
-    return theirs.advantage_over(mine) if mine.cost is not None and theirs.cost is not None else None
+    ran = all(each.cost is not None and not each.disturbed for each in (mine, theirs))
+    return theirs.advantage_over(mine) if ran else None
 
 
 def _order(setting: Mapping[str, Any]) -> tuple[object, ...]:
