@@ -82,6 +82,9 @@ class Subject(Moving, Protocol):
     ) -> Tensor:
         """The outputs, without gradients; `causal` None: as it claims. seed: of the numbers that it draws."""
 
+    def in_autocast(self, dtype: str, inputs: Tensors) -> Tensor:
+        """The outputs where PyTorch lowers the precision by itself."""
+
     def state(self) -> dict[str, Tensor]:
         """A copy of what is saved of the module: a buffer that is not saved is a cache."""
 

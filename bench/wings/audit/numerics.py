@@ -32,8 +32,8 @@ LARGE = 100
 SHORT = 16
 """Positions of derivatives, where the subject takes so few."""
 
-LONG_DERIVATIVE = 300
-"""Positions of derivatives beyond a chunk."""
+LONG_DERIVATIVE, QUICK_SECONDS = 300, 0.03
+"""Positions of derivatives beyond a chunk, and the seconds of a pass up to which parameters have some there too."""
 
 DERIVATIVE_ALLOWED, DERIVATIVE_ALLOWED_FLOAT32 = 3e-3, 1e-2
 """The errors allowed, as parts of the derivative: a module of float64 with a part in float32 is within a thousandth."""
@@ -134,27 +134,29 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
         text = f"the gradient of {name} is another where {name} alone requires one, by {size:.1%} of the largest"
         yield Measured(size, SAME, text, program("a.square()", others, f"b = {call}", differentiated, shown))
     yield from _derivatives(subject)
+    start = subject.seconds
     for many in taken(subject, (LONG_DERIVATIVE,)):
         # between chunks, a carried state may be detached
-        yield from _derivatives(subject, f" at {many} tokens", length=many)
+        is_quick = subject.seconds - start < QUICK_SECONDS
+        yield from _derivatives(subject, f" at {many} tokens", length=many, own=is_quick)
     if (dropping := subject.fresh(training=True, rate=RATE)) is not subject:
         # a backward pass may draw another mask
         yield from _derivatives(replace(dropping, pristine=dropping.module), " in training with dropout", training=True)
 
 
 def _derivatives(
-    subject: ForeignSubject, words: str = "", training: bool = False, length: int = 0
+    subject: ForeignSubject, words: str = "", training: bool = False, length: int = 0, own: bool = True
 ) -> Iterator[Measured]:
     """Gradients of each input and parameter against differences: of a detached part they are others.
 
-    length: of the inputs, which are then tried alone.
+    length: of the inputs, one sequence. own: of parameters too.
     """
     for double in (True, False):
         used = subject.fresh(training=training, double=double)
         inputs = used.draw(1, length) if length else used.draw(length=next(iter(taken(subject, (SHORT,))), None))
-        own = {} if length else used.trained()
+        trained = used.trained() if own else {}
         try:
-            output, *found = used.passes(inputs, causal=True, parameters=tuple(own))
+            output, *found = used.passes(inputs, causal=True, parameters=tuple(trained))
         except Exception:
             # a module of float32 alone is judged by float32
             continue
@@ -163,7 +165,7 @@ def _derivatives(
     else:
         return
     arriving = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)).to(output)
-    named = dict(zip(NAMES[subject.convention.kind], inputs, strict=True)) | own
+    named = dict(zip(NAMES[subject.convention.kind], inputs, strict=True)) | trained
     turned = [by_position(each, subject.convention.kind) for each in found[: len(inputs)]] + found[len(inputs) :]
     middle = used.outputs(inputs, None, True)
     if training and not torch.allclose(middle, used.outputs(inputs, None, True), equal_nan=True):
@@ -176,7 +178,7 @@ def _derivatives(
             moved if name == each else x for each, x in zip(NAMES[subject.convention.kind], inputs, strict=True)
         )
         with torch.no_grad():
-            there = used.outputs_with(name, moved, inputs) if name in own else used.outputs(given, None, True)
+            there = used.outputs_with(name, moved, inputs) if name in trained else used.outputs(given, None, True)
         return float(((there - middle) * arriving).sum())
 
     # the sizes of all gradients together say what a rounding of float32 is
@@ -185,7 +187,7 @@ def _derivatives(
     )
     allowed = DERIVATIVE_ALLOWED if double else DERIVATIVE_ALLOWED_FLOAT32
     for name, size in derivative_errors(named, turned, loss, seed=7, allowed=allowed, steps=steps, floor=floor):
-        is_input = name not in own
+        is_input = name not in trained
         of = f"{name}" if is_input else f"m.get_parameter({name!r})"
         lines = (
             "import copy; m = m.double() if hasattr(m, 'double') else m; torch.set_default_dtype(torch.float64)",

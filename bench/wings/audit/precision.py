@@ -14,7 +14,6 @@ from torch import Tensor
 from ...gate.lengths import long_lengths, repeated
 from ...gate.numerics import row_error
 from ...gate.result import Answers, Measured, NotJudged, deviations, error_text, lacks_kernel
-from ...run.link import DTYPES, at_the_code
 from .calls import Inputs
 from .program import setup
 from .subject import ForeignSubject, by_position
@@ -168,14 +167,7 @@ def _rounded(subject: ForeignSubject, inputs: Inputs, dtype: torch.dtype, valid:
 def _raises_in_autocast(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, causal: bool) -> bool:
     """True if weights in float32 do not help: code may be made for autocast alone."""
     try:
-        _in_autocast(subject, str(dtype).removeprefix("torch."), subject.draw(), valid, causal)
+        subject.in_autocast(str(dtype).removeprefix("torch."), subject.draw(), valid, causal)
     except Exception as error:
         return not lacks_kernel(error)
     return False
-
-
-@at_the_code
-def _in_autocast(subject: ForeignSubject, dtype: str, inputs: Inputs, valid: Tensor | None, causal: bool) -> Tensor:
-    """The outputs where PyTorch lowers the precision by itself."""
-    with torch.autocast("cpu", dtype=DTYPES[dtype]):
-        return subject.outputs(inputs, valid, causal)

@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from ...core.errors import SelectionError, crash_text
 from ...run.link import Away
 from .calls import NAMES, Call, Convention, Inputs, Kind
-from .subject import STILL, ForeignSubject, draw, run_raw
+from .subject import STILL, ForeignSubject, draw, first_tensor, run_raw
 
 IDS = ("input_ids", "ids", "idx", "tokens", "token_ids", "input_tokens")
 MASKS = (
@@ -112,9 +113,25 @@ def plain_call(target: Any, call: Call, heads: int = HEADS) -> Convention:
                 failures.append(f"{trial.plain} on {size} raised {crash_text(error)[:200]}")
                 continue
             if isinstance(taken, Convention):
-                return taken
+                if turn or call or not _is_of_channels(target, trial):
+                    return taken
+                taken = "no output at another length: positions lie along the axis of channels"
             failures.append(f"{trial.plain} on {size} gave {taken}")
     raise Unclear(_question(target, failures, given=bool(call)))
+
+
+def _is_of_channels(target: Any, trial: Convention) -> bool:
+    """True if as many positions as a convolution has channels are the only ones that it takes."""
+    modules = target.modules() if isinstance(target, nn.Module) else ()
+    if trial.kind != "layer" or all(getattr(each, "in_channels", None) != trial.length for each in modules):
+        return False
+    for length in LENGTHS:
+        if length != trial.length:
+            with suppress(Exception):
+                inputs = draw("layer", trial.shape, 2, length, 1)
+                if first_tensor(run_raw(trial.plain, target, "layer", inputs, None, False)).shape == inputs[0].shape:
+                    return False
+    return True
 
 
 def _tried(target: Any, trial: Convention, turn: str, call: Call) -> Convention | str:
@@ -228,7 +245,8 @@ def _candidates(target: Any, call: Call, heads: int) -> Iterator[tuple[Kind, tup
         if sizes and (takes_ids or not wanted):
             caches = ", use_cache=False" if {"use_cache", "kwargs"} & set(names) and "input_ids" in names else ""
             yield "model", (sizes[0],), f"{'input_ids=' if 'input_ids' in names else ''}ids{more}{caches}", ""
-        if not takes_ids:
+        # without a table of embeddings, tokens are hidden states
+        if not takes_ids or not sizes:
             layers += [("layer", (width,), _said(parameters, "x") + more) for width in widths]
             yield from ((*each, "") for each in layers[-len(widths) :])
     if set(names) == {"kwargs"} and not wanted:

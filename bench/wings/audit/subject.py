@@ -164,6 +164,12 @@ class ForeignSubject:
             found = self(inputs, valid, self.claims if causal is None else causal, seed)
         return by_position(found, self.convention.kind)
 
+    @at_the_code
+    def in_autocast(self, dtype: str, inputs: Inputs, valid: Tensor | None = None, causal: bool = False) -> Tensor:
+        """The outputs where PyTorch lowers the precision by itself."""
+        with torch.autocast("cpu", dtype=DTYPES[dtype]), torch.no_grad():
+            return self(inputs, valid, causal)
+
     def passes(
         self,
         inputs: Inputs,

@@ -234,6 +234,30 @@ def test_what_no_trial_gives_is_asked_for_by_name():
     assert recognise(Needs(), call="m(x, level=1.0)").convention.plain == "m(x, level=1.0)"
 
 
+class ChannelsFirst(nn.Module):
+    """Of as many channels as there are positions in a trial, with a layer of another width inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.filter, self.inside = nn.Linear(16, 64), nn.Conv1d(64, 64, 1)
+
+    def forward(self, u):
+        time = torch.arange(u.shape[2], dtype=u.dtype)[:, None] * torch.linspace(0.01, 1.0, 16)
+        return torch.cumsum(self.inside(u) * self.filter(time.cos()).T, -1)
+
+
+def test_positions_do_not_lie_along_the_channels_of_a_convolution():
+    assert recognise(ChannelsFirst()).convention.plain == "m(x.mT).mT"
+
+
+def test_tokens_without_a_table_of_embeddings_are_hidden_states():
+    class OfTokens(Layer):
+        def forward(self, tokens):
+            return self.attend(tokens, None)
+
+    assert recognise(OfTokens()).convention.plain == "m(x)"
+
+
 def test_cross_attention_gets_the_states_as_its_memory():
     class Crosses(Layer):
         def forward(self, x, memory):

@@ -139,6 +139,33 @@ class Fading(Layer):
         return (-rates * (at[:, None] - at).clamp(min=0)).exp().tril().to(v) @ v
 
 
+class TableOfTheFirstCall(Layer):
+    """A table of angles grows, and keeps the precision of the call that made it."""
+
+    table = torch.empty(0, 4)
+
+    def mixed(self, q, k, v):
+        if len(self.table) < q.shape[2]:
+            self.table = (torch.arange(q.shape[2])[:, None] * torch.logspace(0, -3, 4)).cos().to(q.dtype)
+        cos = self.table[: q.shape[2]].repeat(1, 2).to(q.dtype)
+        return super().mixed(q * cos, k * cos, v)
+
+
+class DecayIsConstantInBackward(Chunked):
+    """The decay of a carried state is detached: a small part of the gradients of inputs, and all of one of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.decay = nn.Parameter(torch.zeros(4))
+
+    def mixed(self, q, k, v):
+        state, found, keep = q.new_zeros(len(q), 4, 8, 8), [], self.decay.sigmoid()[:, None, None]
+        for one, other, values in zip(*(each.split(64, 2) for each in (q, k, v)), strict=True):
+            found.append((one @ other.mT).tril() @ values * keep + one @ state)
+            state = state * keep.detach() + other.mT @ values
+        return torch.cat(found, 2) / 64
+
+
 class OtherInLongEvaluation(Layer):
     """Evaluation computes many queries in pieces, and forgets what a piece is to see before it."""
 
@@ -914,6 +941,8 @@ FAULTS = [
     (ChunkedLosesLast, "each token counts"),
     (WrongAtWholeBlocks, "prefix"),
     (WrongInBatchesOfEight, "batch"),
+    (TableOfTheFirstCall, "nothing remembered"),
+    (DecayIsConstantInBackward, "gradients"),
     (ChunkedDetaches, "gradients"),
     (RingOf512, "decoding"),
     (OtherInLongEvaluation, "training"),
