@@ -82,6 +82,12 @@ class Subject(Moving, Protocol):
     ) -> Tensor:
         """The outputs, without gradients; `causal` None: as it claims. seed: of the numbers that it draws."""
 
+    def trained(self) -> dict[str, Tensor]:
+        """The parameters that learn, by name."""
+
+    def outputs_with(self, name: str, values: Tensor, inputs: Tensors) -> Tensor:
+        """The outputs with other numbers for the parameter of this name, which gets its own back."""
+
     def in_autocast(self, dtype: str, inputs: Tensors) -> Tensor:
         """The outputs where PyTorch lowers the precision by itself."""
 

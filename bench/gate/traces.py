@@ -59,6 +59,14 @@ def nothing_remembered(subject: Subject) -> Answers:
     )
     words = "after calls with other inputs, outputs differ from those of a new copy"
     yield subject.compared(words, used.outputs(inputs), subject.fresh().outputs(inputs), *lines)
+    for name, values in subject.trained().items():
+        found, expected = (each.outputs_with(name, 2 * values + 1, inputs) for each in (used, subject.fresh()))
+        lines = (
+            f"import copy; n, p = copy.deepcopy(m), {name!r}; out(inputs)",
+            "[each.get_parameter(p).data.mul_(2).add_(1) for each in (m, n)]; a, b = out(inputs), out(inputs, n)",
+        )
+        words = f"after a change of {name}, outputs differ from those of a new copy"
+        yield subject.compared(words, found, expected, *lines)
 
 
 def neighbours(subject: Subject) -> Answers:

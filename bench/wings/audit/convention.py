@@ -17,7 +17,8 @@ from .subject import STILL, ForeignSubject, by_position, changed, draw, run
 CAUSAL_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask")
 
 FORMS = (
-    "valid", "~valid", "valid.long()", "valid[:, None, None]", "~valid[:, None, None]", "pairs", "~pairs", "bias"
+    "valid", "~valid", "valid.long()", "valid[:, None, None]", "~valid[:, None, None]", "pairs", "~pairs", "bias",
+    "pairs[:, 0]", "~pairs[:, 0]",
 )  # fmt: skip
 """Values that a mask argument may be given for padding; trials find which of them it means."""
 

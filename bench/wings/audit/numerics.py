@@ -206,6 +206,8 @@ def learns(subject: ForeignSubject) -> Answers:
     if subject.convention.kind == "model":
         yield NotJudged("a model may hold parts for other uses")
         return
+    # what calls before have kept has a finding of its own
+    subject = subject.fresh()
     own = tuple(subject.trained())
     missed = names = [*NAMES[subject.convention.kind], *own]
     for seed in range(DRAWS):

@@ -235,6 +235,18 @@ class Remembers(Layer):
         return super().mixed(q, k, (v + self.first) / 2)
 
 
+class KeepsItsProjection(Layer):
+    """In evaluation a product of weights is kept, and not made anew when they change."""
+
+    kept = None
+
+    def joined(self, mixed):
+        if self.training or torch.is_grad_enabled() or self.kept is None:
+            self.kept = (self.output.weight * 1.0).detach()
+        weight = self.output.weight if torch.is_grad_enabled() else self.kept
+        return F.linear(mixed.transpose(1, 2).flatten(2), weight, self.output.bias)
+
+
 class _Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -942,6 +954,7 @@ FAULTS = [
     (WrongAtWholeBlocks, "prefix"),
     (WrongInBatchesOfEight, "batch"),
     (TableOfTheFirstCall, "nothing remembered"),
+    (KeepsItsProjection, "nothing remembered"),
     (DecayIsConstantInBackward, "gradients"),
     (ChunkedDetaches, "gradients"),
     (RingOf512, "decoding"),
