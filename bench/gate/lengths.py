@@ -26,6 +26,8 @@ _WHOLE = (16, 48, 64, 128)
 """Lengths for which code may take another way."""
 LONG, EDGES = 1100, (130, 257, 513, 640, 1025, 1099)
 """A length beyond the usual chunks and blocks, and places behind their ends."""
+_BETWEEN = 900
+"""A length within a power of two that a transform may have been made for."""
 SLOW_SECONDS = 0.2
 _NEAR = 4
 """The most tokens before a query that a wrong mask hides. As many behind them are seen, which a stride leaves out."""
@@ -100,16 +102,20 @@ def late_future(subject: Subject) -> Answers:
     if not (lengths := long_lengths(subject)):
         yield NotJudged(f"it does not take {LONG:,} tokens", verdict="not tried")
         return
-    inputs, start = subject.draw(1, lengths[0]), subject.seconds
-    base = subject.outputs(inputs)
+    start = subject.seconds
+    subject.outputs(subject.draw(1, lengths[0]))
     # some loop over positions
-    cuts = EDGES if subject.seconds - start < SLOW_SECONDS else EDGES[-1:]
-    for cut in cuts:
-        words = f"of {lengths[0]:,} tokens, those from number {cut} on change earlier outputs"
-        other = subject.changed(inputs, (torch.arange(lengths[0]) >= cut)[None])
-        found = subject.compared(words, subject.outputs(other)[:, :cut], base[:, :cut])
-        # only here the whole proof, in float64 and with a program
-        yield found if found.value <= found.allowed else future(subject, cut, words, length=lengths[0])
+    is_quick = subject.seconds - start < SLOW_SECONDS
+    every = {lengths[0]: EDGES if is_quick else EDGES[-1:]} | dict.fromkeys(taken(subject, (_BETWEEN,)), (640,))
+    for length, edges in every.items():
+        inputs = subject.draw(1, length)
+        base = subject.outputs(inputs)
+        for cut in edges:
+            words = f"of {length:,} tokens, those from number {cut} on change earlier outputs"
+            other = subject.changed(inputs, (torch.arange(length) >= cut)[None])
+            found = subject.compared(words, subject.outputs(other)[:, :cut], base[:, :cut])
+            # only here the whole proof, in float64 and with a program
+            yield found if found.value <= found.allowed else future(subject, cut, words, length=length)
 
 
 def tokens_count(subject: Subject) -> Answers:

@@ -45,7 +45,7 @@ from .target import (
     made,
     makes,
     own_name,
-    redraw_zeros,
+    redraw_constants,
 )
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -307,7 +307,7 @@ def _calls(module: Any, twin: Any, call: Call, shape: AttentionShape) -> Calls:
         warnings.simplefilter("ignore")
         if isinstance(module, nn.Module):
             module = copy.deepcopy(module)
-            redraw_zeros(module)
+            redraw_constants(module)
         found = recognise(module, call=call, heads=shape.heads).convention
         if found.kind == "model":
             return Calls(found)

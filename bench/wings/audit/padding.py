@@ -22,7 +22,8 @@ SQUARE = (8, 1, 7, 2, 6, 3, 5, 4)
 """Tokens of the sequences of a batch that has as many sequences as positions."""
 
 MANY = 400
-"""Positions at which the amount of padding is tried too: beyond what a scale by the length may spare."""
+"""Positions at which the amount of padding and other sequences are tried too: a scale may spare short texts, and a
+selection of blocks may leave none out of them."""
 
 NO_MASK = NotJudged("it takes no mask")
 UNTRIED = NotJudged("no padding mask found; if it takes one: --call", verdict="not tried")
@@ -119,11 +120,12 @@ def _amount(subject: ForeignSubject, length: int) -> Answers:
 
 
 def batch(subject: ForeignSubject) -> Answers:
-    """Another sequence of the batch moves nothing."""
-    other = torch.zeros(3, subject.convention.length, dtype=torch.bool)
-    other[1] = True
+    """Another sequence of the batch moves nothing, where a pattern leaves out tokens too."""
     words = "another sequence of the batch changes the outputs of this one"
-    yield subject.moved(Change(where=other, look=~other, causal=subject.claims), words)
+    for length in (subject.convention.length, *taken(subject, (MANY,))):
+        other = torch.zeros(3, length, dtype=torch.bool)
+        other[1] = True
+        yield subject.moved(Change(where=other, look=~other, causal=subject.claims), words)
     yield from traces.neighbours(subject)
 
 

@@ -251,7 +251,7 @@ class ForeignSubject:
     def moved(self, change: Change, words: str) -> Measured:
         """The largest movement over the standard deviation of all outputs; 0 where it is no more than rounding."""
         size, by_channel = self.size(change), False
-        if is_module(self.module) and not change.training and (size or self.is_uneven):
+        if is_module(self.module) and (size or (self.is_uneven and not change.training)):
             # a module of float32 alone is judged by float32
             with suppress(Exception):
                 double, by_channel = self.in_float64(), not size

@@ -25,7 +25,7 @@ from .report import MUST_BE_DECIDED, AuditReport
 from .search import Unclear, unused_arguments
 from .softmax import normalised
 from .subject import ForeignSubject
-from .target import CHANGES, as_tested, redraw_zeros
+from .target import CHANGES, as_tested, redraw_constants
 
 TESTS: dict[str, Callable[[ForeignSubject], Answers]] = {
     "future": future.future,
@@ -144,7 +144,7 @@ def audit_module(
 def prepared(module: Any, copy: bool = True) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
     """A copy, or the module itself, as it is tested; the changes that made it so, and the lines that draw its zeros."""
     own, changes = as_tested(deepcopy(module) if copy and isinstance(module, nn.Module) else module)
-    return own, changes, redraw_zeros(own.eval()) if isinstance(own, nn.Module) else ()
+    return own, changes, redraw_constants(own.eval()) if isinstance(own, nn.Module) else ()
 
 
 def examined(name: str, test: Callable[[ForeignSubject], Answers], subject: ForeignSubject) -> Result:

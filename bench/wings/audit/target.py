@@ -291,12 +291,20 @@ def as_tested(module: Any) -> tuple[Any, tuple[str, ...]]:
     return module, tuple(lines)
 
 
-def redraw_zeros(module: nn.Module) -> tuple[str, ...]:
-    """Draws the parameters that begin at zero: a gate that is closed would hide what is behind it."""
+def redraw_constants(module: nn.Module) -> tuple[str, ...]:
+    """Draws parameters whose numbers begin alike: a gate of zeros would hide what is behind it, a norm of ones that it
+    stands there twice."""
     torch.manual_seed(3)
-    zero = [each for each in module.parameters() if each.numel() and not bool(each.any())]
-    for each in zero:
+    found = [each for each in module.parameters() if each.numel() and not bool(each.any())]
+    for each in found:
         nn.init.normal_(each, std=0.2)
-    if not zero:
+    alike = [each for each in module.parameters() if each.numel() > 1 and bool((each == each.flatten()[0]).all())]
+    for each in alike:
+        each.data.mul_(1 + 0.2 * torch.randn(each.shape))
+    if not found and not alike:
         return ()
-    return ("torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",)
+    return (
+        "torch.manual_seed(3); [torch.nn.init.normal_(p, std=0.2) for p in m.parameters() if not p.any()]",
+        "alike = [p.data for p in m.parameters() if p.numel() > 1 and (p == p.flatten()[0]).all()]",
+        "[p.mul_(1 + 0.2 * torch.randn(p.shape)) for p in alike]",
+    )

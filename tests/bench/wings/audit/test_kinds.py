@@ -166,6 +166,45 @@ class DecayIsConstantInBackward(Chunked):
         return torch.cat(found, 2) / 64
 
 
+class WrapsAt1024(Layer):
+    """A causal convolution by a transform of 1,024, which up to 1,024 positions do not fill twice."""
+
+    def mixed(self, q, k, v):
+        length = v.shape[2]
+        size = 1024 if length <= 1024 else 2 * length
+        decay = (-torch.arange(length, device=v.device) / 1000).exp().to(torch.promote_types(v.dtype, torch.float32))
+        found = torch.fft.irfft(
+            torch.fft.rfft(v.to(decay.dtype), size, 2) * torch.fft.rfft(decay, size)[:, None], size, 2
+        )
+        return found[:, :, :length].to(v.dtype)
+
+
+class SelectsForTheBatch(Encoder):
+    """Four blocks of sixteen keys are chosen, for all sequences at once."""
+
+    def mixed(self, q, k, v):
+        blocks = torch.arange(k.shape[2]) // 16
+        sums = torch.zeros(*k.shape[:2], int(blocks[-1]) + 1, 8, dtype=k.dtype).index_add(2, blocks, k)
+        affinity = (q @ sums.mT).mean((0, 1))
+        chosen = affinity.topk(min(4, affinity.shape[1]), -1).indices
+        seen = torch.zeros(affinity.shape, dtype=torch.bool).scatter(1, chosen, True)[:, blocks]
+        return F.scaled_dot_product_attention(q, k, v, seen)
+
+
+class NormedTwiceInTheCache(Layer):
+    """The cache holds values behind a norm, which meet it again."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(8)
+
+    def forward(self, x, cached_v=None):
+        q, _, v = self.split(x)
+        v = self.norm(v if cached_v is None else torch.cat([cached_v, v], 2))
+        seen = torch.ones(q.shape[2], v.shape[2], dtype=torch.bool).tril(v.shape[2] - q.shape[2])
+        return self.joined(F.scaled_dot_product_attention(q, v, v, seen)), v
+
+
 class OtherInLongEvaluation(Layer):
     """Evaluation computes many queries in pieces, and forgets what a piece is to see before it."""
 
@@ -953,6 +992,9 @@ FAULTS = [
     (ChunkedLosesLast, "each token counts"),
     (WrongAtWholeBlocks, "prefix"),
     (WrongInBatchesOfEight, "batch"),
+    (WrapsAt1024, "long"),
+    (SelectsForTheBatch, "batch"),
+    (NormedTwiceInTheCache, "decoding"),
     (TableOfTheFirstCall, "nothing remembered"),
     (KeepsItsProjection, "nothing remembered"),
     (DecayIsConstantInBackward, "gradients"),
