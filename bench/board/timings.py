@@ -10,13 +10,13 @@ from typing import Any
 
 from ..core.cell import REFERENCE
 from ..core.record import Measurement, Outcome
-from ..score.cost import MUCH_LOAD, RelativeCost, controls, floor_of, resolution_of
+from ..score.cost import RelativeCost, controls, floor_of, resolution_of
 from ..score.quality import describe_outcome
 from ..stats.format import percent
 from ..stats.intervals import Estimate, mean_of
 from ..stats.ranking import difference_is_proven
 from ..stats.scoring import BATCHES, ratio
-from ..store.rows import ResultRow
+from ..store.rows import MUCH_LOAD, ResultRow
 from ..store.table import ResultTable
 from .board import Note
 from .notes import note, some

@@ -15,7 +15,7 @@ from ..core.cell import LEAST_ROUNDS, REFERENCE
 from ..core.record import Outcome
 from ..stats.intervals import LEVEL, Estimate, mean_estimate, minimal_detectable_effect
 from ..stats.scoring import capped, log_ratio, log_ratios, noise_floor
-from ..store.rows import ResultRow, newest
+from ..store.rows import ResultRow, disturbance, newest
 from ..store.table import ResultTable
 from .key import BoardKey
 
@@ -24,12 +24,6 @@ Mode = Literal["step", "forward", "decode"]
 
 CAPPED = (Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT, Outcome.INCORRECT)
 """Outcomes that count as the cap, so that failing where one is slow never pays."""
-
-MUCH_LOAD = 0.5
-"""Cores that other processes used, above which a board warns, and ranks no times that needed these cores."""
-
-SPARE = 0.25
-"""Cores by which threads and other processes may exceed the cores that there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +88,7 @@ def costs_by_variant(table: ResultTable, board_key: BoardKey, mode: Mode = "step
 def _costs(table: ResultTable, board_key: BoardKey, mode: Mode) -> dict[str, RelativeCost]:
     # a page asks for the same costs once for each of its boards; two tables are never equal
     runs = newest(board_key.runs(table, "time"), "variant")
-    return {run.variant: _timed(table, run, mode, board_key.machine) for run in runs}
+    return {run.variant: _timed(table, run, mode) for run in runs}
 
 
 def floor_of(timings: dict[str, RelativeCost]) -> float:
@@ -121,7 +115,7 @@ def controls(timings: dict[str, RelativeCost]) -> list[Estimate]:
     return list(blocks.values())
 
 
-def _timed(table: ResultTable, run: ResultRow, mode: Mode, machine: str) -> RelativeCost:
+def _timed(table: ResultTable, run: ResultRow, mode: Mode) -> RelativeCost:
     named = (table.number(f"{prefix}{mode}_seconds", run.at) for prefix in ("", "reference_", "null_"))
     own, reference, null = (_positive(m.samples) if m else () for m in named)
     enough = len(own) >= LEAST_ROUNDS and len(own) == len(reference)
@@ -135,7 +129,7 @@ def _timed(table: ResultTable, run: ResultRow, mode: Mode, machine: str) -> Rela
     elif run.outcome == Outcome.OK:
         logs = log_ratios(own, reference)
         cost = mean_estimate(logs)
-    busy = _disturbance(table, run, machine) if run.outcome == Outcome.OK else ""
+    busy = disturbance(table.records[run.at]) if run.outcome == Outcome.OK else ""
     return RelativeCost(
         variant=run.variant,
         row=run.at,
@@ -148,16 +142,6 @@ def _timed(table: ResultTable, run: ResultRow, mode: Mode, machine: str) -> Rela
         block=run.block,
         disturbed=bool(busy),
     )
-
-
-def _disturbance(table: ResultTable, run: ResultRow, machine: str) -> str:
-    """That other processes took the cores of this measurement; then a fused kernel loses more than plain operators."""
-    load, on = table.number("foreign_load", run.at), table.machines.get(machine)
-    if load is None or on is None or on.accelerators or load.value <= MUCH_LOAD:
-        return ""
-    if on.threads + load.value <= on.cores + SPARE:
-        return ""
-    return f"other processes used {load.value:.1f} of {on.cores} cores; time it anew on idle cores"
 
 
 def _positive(samples: Samples) -> Samples:

@@ -379,3 +379,20 @@ def _problem_with(names: frozenset[str]) -> type[Problem]:
         return own, problem.recipe is plain
 
     return max(types, key=own_fields)
+
+
+MUCH_LOAD = 0.5
+"""Cores that other processes used, above which a board warns, and ranks no times that needed these cores."""
+
+_SPARE = 0.25
+"""Cores by which threads and other processes may exceed the cores that there are."""
+
+
+def disturbance(record: Record) -> str:
+    """What took the cores of a timing; empty where nothing did. A fused kernel then loses more than plain operators."""
+    load, machine = record.first("foreign_load"), record.machine
+    if load is None or machine.accelerators or load.value <= MUCH_LOAD:
+        return ""
+    if machine.threads + load.value <= machine.cores + _SPARE:
+        return ""
+    return f"other processes used {load.value:.1f} of {machine.cores} cores; --retry on idle cores times it anew"

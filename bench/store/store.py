@@ -28,6 +28,7 @@ from ..core.record import Outcome, Record
 from . import record_files
 from .packs import Member, is_pack_name, members_of, pack_name, pack_names, parts_of, read_member, write_pack
 from .record_files import RecordFile, in_order_of_arrival, log_arrival, read_log
+from .rows import disturbance
 
 LOCAL = Path("results/local")
 """The default folder of runs; `results/` itself holds the committed Records."""
@@ -172,7 +173,7 @@ class Store:
     def finished(self, cell: Cell, digest: str, site: Site, *, retry: bool = False) -> Record | None:
         """The last Record of this cell, by this code, that counts at `site`; None where it is still to be run.
 
-        Every outcome is final, since most failures would only repeat; with `retry` only `ok` is.
+        Every outcome is final, since most failures would only repeat; with `retry` only `ok` is, on undisturbed cores.
         """
         try:
             with record_files.opened(self.root, record_files.FOLDER) as folder:
@@ -185,7 +186,7 @@ class Store:
         same = [record for each in found for record in each if site.counts(record)]
         if not site.machine_id:
             same.sort(key=lambda record: record.started)
-        final = [record for record in same if record.outcome is Outcome.OK or not retry]
+        final = [each for each in same if not retry or (each.outcome is Outcome.OK and not disturbance(each))]
         return final[-1] if final else None
 
     def checkpoint(self, cell: Cell, digest: str) -> Path:

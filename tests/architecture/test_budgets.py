@@ -27,7 +27,7 @@ BUDGETS = {
     "bench/run": (33, 212),
     "bench/score": (10, 65),
     "bench/stats": (10, 90),
-    "bench/store": (12, 112),
+    "bench/store": (12, 116),
     "bench/train": (14, 65),
     "bench/wings": (96, 545),
     "dashboards": (14, 90),

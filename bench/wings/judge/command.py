@@ -11,7 +11,7 @@ import typer
 from ...cli.command import command
 from ...cli.options import CallText, Device, Json, Results, Seconds, Threads, complete_variants
 from ...cli.output import say, say_json, warn
-from ...core.errors import Unsupported
+from ...core.errors import SelectionError, Unsupported
 from ...core.files import RESULTS
 from ...core.spec import with_call
 
@@ -45,9 +45,9 @@ def judge(
 
     Audit a module as it is, run the gate, train it and softmax once on each of recall, selective-copy and max, and time
     it at 256, 1,024 and 4,096 tokens: a layer beside softmax with the same projections. A line is printed as soon as it
-    is known; what fails marks those that follow. One as fast as softmax takes ten minutes on two idle cores, two with
-    `--quick`. The same command goes on where it was stopped. Exit with code 1 if something fails or a training ends
-    without a result.
+    is known; what fails marks those that follow, and a layer that looks ahead a little has to say first what it claims.
+    One as fast as softmax takes ten minutes on two idle cores, two with `--quick`. The same command goes on where it
+    was stopped. Exit with code 1 if something fails or a training ends without a result, 2 if it has to say more.
     """
     from ...api import run as run_api
     from ...cli.live import Live
@@ -78,6 +78,8 @@ def judge(
         say_page(Path(results))
     if report.unsupported:
         raise typer.Exit(Unsupported.exit_code)
+    if report.undecided:
+        raise typer.Exit(SelectionError.exit_code)
     if not report.passed:
         raise typer.Exit(1)
     if not report.complete:

@@ -101,8 +101,8 @@ def wrapped(first: str, text: str) -> str:
 class JudgeReport:
     """The page, or as much of it as is measured: its lines, and what they say in short.
 
-    `answers`: to the three questions: right, better, cost. `passed`: audit and gate are green; `complete`: nothing is
-    left to measure and no training failed.
+    `answers`: to the three questions: right, better, cost. `passed`: audit and gate are green; `undecided`: it must be
+    told what it claims; `complete`: nothing is left to measure and no training failed.
     """
 
     variant: str
@@ -111,6 +111,7 @@ class JudgeReport:
     notes: tuple[str, ...] = ()
     passed: bool = True
     unsupported: bool = False
+    undecided: bool = False
     complete: bool = True
 
     @property
@@ -162,6 +163,7 @@ def judge_report(
         notes=tuple(_notes(variant, examined, own_tasks, although, short)) if examined and tasks else (),
         passed=not wrong,
         unsupported=bool(examined and examined.unsupported),
+        undecided=bool(audited.asks),
         complete=complete and ended <= {Outcome.OK, Outcome.UNSUPPORTED},
     )
 
@@ -188,7 +190,9 @@ def _answers(
     costs: Sequence[JudgedCost],
 ) -> Iterator[tuple[str, str]]:
     failing = _although(audited, examined)
-    if examined is not None and examined.problem:
+    if audited.asks:
+        yield "right?", f"not decided: {audited.asks}"
+    elif examined is not None and examined.problem:
         yield "right?", f"unknown: {examined.problem}"
     elif failing:
         yield "right?", f"no: {failing}"
@@ -327,6 +331,8 @@ def costs_of(records: Sequence[Record], variant: str) -> list[JudgedCost]:
         length = int(table.rows[cost.row].setting.get("length") or 0)
         if cost.cost is None or cost.disturbed:
             reason = ": ".join(filter(None, (cost.outcome if cost.outcome != Outcome.OK else "", cost.reason)))
+            if cost.cost is not None:
+                reason = f"{ratio(cost.cost).value:.2f}×, which tells nothing: {reason}"
             found.append(JudgedCost(length=length, reason=reason))
             continue
         even = abs(cost.cost.value) <= max(floor, cost.cost.half_width())
@@ -338,7 +344,8 @@ def costs_of(records: Sequence[Record], variant: str) -> list[JudgedCost]:
 def _abilities(tasks: Sequence[tuple[JudgedTask, JudgedTask | None]]) -> list[str]:
     """The words of the headline on the tasks, the ones with a result."""
     done = [own for own, _ in tasks if own.outcome == Outcome.OK]
-    found = [_recalls(pairs) for task in done if (pairs := task.at_most_pairs) is not None]
+    beside = {own.task: reference.at_most_pairs if reference else None for own, reference in tasks}
+    found = [_recalls(pairs, beside[task.task]) for task in done if (pairs := task.at_most_pairs) is not None]
     by_words: dict[str, list[str]] = {}
     for own, reference in tasks:
         if own.outcome == Outcome.OK and (holds := own.holds_to) is not None:
@@ -355,13 +362,14 @@ def _abilities(tasks: Sequence[tuple[JudgedTask, JudgedTask | None]]) -> list[st
     return found + [f"{task.outcome} in {task.task}" for task in failed]
 
 
-def _recalls(pairs: tuple[int, float]) -> str:
+def _recalls(pairs: tuple[int, float], of_reference: tuple[int, float] | None = None) -> str:
     """
-    >>> _recalls((64, 0.58))
-    'recalls 37 of 64 pairs'
+    >>> _recalls((64, 0.58)), _recalls((64, 0.58), (64, 1.0))
+    ('recalls 37 of 64 pairs', 'recalls 37 of 64 pairs (softmax: 64)')
     """
     most, accuracy = pairs
-    return f"recalls {round(most * accuracy)} of {most} pairs"
+    there = f" ({REFERENCE}: {round(most * of_reference[1])})" if of_reference and of_reference[0] == most else ""
+    return f"recalls {round(most * accuracy)} of {most} pairs{there}"
 
 
 def _holds(factor: float, reference: JudgedTask | None) -> str:

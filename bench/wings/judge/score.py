@@ -36,12 +36,13 @@ HELD = 0.9
 class Audited:
     """The findings of an audit of a module as it is. `question`: why there are none. `failures`: with their details.
 
-    `flags`: findings that another flag of the command would decide.
+    `flags`: findings that another flag of the command would decide. `asks`: what must be decided first.
     """
 
     question: str = ""
     failures: Texts = ()
     flags: Texts = ()
+    asks: Text = ""
     verdict: Text = ""
     seconds: float = 0.0
 

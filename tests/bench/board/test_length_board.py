@@ -82,7 +82,7 @@ def test_times_whose_cores_others_took_are_shown_and_not_ranked(load, threads, r
     b.records[:] = [replace(record, machine=replace(record.machine, threads=threads)) for record in b.records]
     found = board(b)
     assert bool(found.ranked) is ranked and row(found, "rela")["at_256"].value == pytest.approx(0.5, rel=1e-2)
-    reason = f"other processes used {load} of 2 cores; time it anew on idle cores at 256"
+    reason = f"other processes used {load} of 2 cores; --retry on idle cores times it anew at 256"
     assert ranked or found.unranked[0].reason == reason
 
 

@@ -418,3 +418,15 @@ def test_the_cure_of_a_write_that_fails_is_that_of_its_reason(number, said, tmp_
     store = Store(tmp_path)
     with pytest.raises(StoreError, match=said):
         store.append(record())
+
+
+def test_a_retry_takes_no_time_of_a_busy_machine_for_done(bench, tmp_path):
+    b = bench(task="sweep[length=64]")
+    times = [1.0, 1.01, 0.99]
+    for load in (1.3, 0.0):
+        record = b.time("rela", times, times, load=load)
+        store = Store(tmp_path, print)
+        store.append(record)
+        site = Site(machine_id=record.machine.id, threads=2)
+        found = [store.finished(record.cell, record.digest, site, retry=again) for again in (False, True)]
+        assert [each is not None for each in found] == [True, not load]

@@ -185,6 +185,17 @@ def test_a_layer_without_padding_is_told_so_before_softmax_is_trained_for_it(tmp
     assert all(point.name == "sweep" for tasks in asked for point in tasks)
 
 
+def test_a_layer_that_looks_one_ahead_is_asked_before_anything_is_trained(tmp_path, monkeypatch):
+    code = BOTH_WAYS.replace("(x @ x.mT / 99)", "(x @ x.mT / 99).masked_fill(MASK, -torch.inf)")
+    mask = "torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(2)"
+    (tmp_path / "mine.py").write_text(code.replace("MASK", mask), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "check", lambda *given, **options: pytest.fail("gate"))
+    found = answer("judge mine.py:Both --results r")
+    assert found.code == 2, found
+    assert "right?          not decided: future: an output depends on 1 later token" in found.output
+
+
 def test_the_gate_is_told_what_a_layer_claims(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(BOTH_WAYS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
