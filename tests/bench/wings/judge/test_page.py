@@ -68,8 +68,8 @@ def test_the_headline_says_how_much_how_far_and_that_it_is_right(two):
     assert dict(found.answers) == {
         "right?": "nothing fails: causal, padding-safe",
         "better?": "not told from softmax by one seed in recall and selective-copy; recalls 63 of 64 pairs (softmax: "
-        "64); holds to 16× its training length (softmax: 16×) in recall; holds to 4× its training length (softmax: 4×) in "
-        "selective-copy",
+        "64); holds to 16× its training length (softmax: 16×) in recall; holds to 4× its training length (softmax: "
+        "4×) in selective-copy",
     }
     assert found.passed and found.complete
     assert line(found, "recall").text.startswith(
