@@ -161,6 +161,11 @@ def decoded(
         after = f" after a first call of {ends[0]}" if ends[0] > PREFILL else ""
         text = f"{way}{after} gives other outputs than one pass, by {deviations(size)}"
         allowed = subject.allowance(size, ALLOWED, length=ends[-1])
+        if size > allowed and ends[-1] == LONG:
+            # the sums of so many tokens round more than others
+            with suppress(Exception):
+                exact, refusal = _compared(protocol, subject.fresh(double=True), ends)
+                size = size if refusal else min(size, exact)
         yield Measured(size, allowed, text, tuple(protocol.program(subject, ends)))
 
 
