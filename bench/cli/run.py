@@ -134,7 +134,7 @@ def _share(text: str) -> float:
 
 
 def _is_as_fast(found: Records, against: Path, limit: float) -> bool:
-    """Print in one line whether anything became slower than in the older folder by more than `limit`."""
+    """Print in one line whether all is as fast as in the older folder, to `limit`; False where nothing tells either."""
     from ..api import pages as api
 
     changes = api.changes(found, against, notice=warn)
