@@ -374,12 +374,17 @@ def _output(module: Any, found: Convention, inputs: Inputs, mask: Mask) -> Tenso
     call = found.call(padded=mask.valid is not None, causal=mask.causal)
     if not call:
         call, mask = found.call(padded=False, causal=mask.causal), _without_padding(mask)
+    elif found.counts_tokens and _has_padding_before(mask):
+        raise Unsupported("it takes numbers of tokens, so that padding stands behind them")
     return first_tensor(called(call, module, found.kind, inputs, mask))
 
 
 def _without_padding(mask: Mask) -> Mask:
     """The mask for a module that takes no padding: behind all tokens, none of which looks ahead, it changes nothing."""
-    assert mask.valid is not None
-    if not mask.causal or bool((mask.valid[:, 1:] & ~mask.valid[:, :-1]).any()):
+    if not mask.causal or _has_padding_before(mask):
         raise Unsupported(NO_PADDING)
     return replace(mask, valid=None)
+
+
+def _has_padding_before(mask: Mask) -> bool:
+    return mask.valid is not None and bool((mask.valid[:, 1:] & ~mask.valid[:, :-1]).any())

@@ -23,6 +23,9 @@ Call = str | Callable[..., Any]
 
 NAMES: dict[Kind, tuple[str, ...]] = {"qkv": ("q", "k", "v"), "layer": ("x",), "model": ("ids",)}
 
+COUNTS = "valid.sum(1)"
+"""The tokens of each sequence, as an argument such as `lengths` takes them."""
+
 _MADE_BY: dict[type, tuple[Any, dict[str, Any]]] = {}
 """What made the last module of a class, and its arguments."""
 
@@ -50,6 +53,11 @@ class Convention:
         """The call with or without padding and the switch; what is causal by itself needs no switch."""
         switched = causal and bool(self.causal)
         return (self.padded_causal if padded else self.causal) if switched else (self.padded if padded else self.plain)
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the call takes how many tokens each sequence has, so that padding stands behind them."""
+        return COUNTS in str(self.padded)
 
     @property
     def names(self) -> str:

@@ -10,9 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from ...run.link import Away
-from .calls import Call, Convention, Inputs
-from .search import HEADS, LIKE_MASKS, MASKS, SWITCHES, Unclear, named_like, parameters_of, plain_call
-from .subject import STILL, ForeignSubject, by_position, changed, draw, run
+from .calls import COUNTS, Call, Convention, Inputs
+from .search import (
+    HEADS,
+    LIKE_LENGTHS,
+    LIKE_MASKS,
+    MASKS,
+    SWITCHES,
+    Unclear,
+    named_like,
+    parameters_of,
+    plain_call,
+)
+from .subject import STILL, ForeignSubject, behind, by_position, changed, draw, run
 
 CAUSAL_MASKS = ("attn_mask", "src_mask", "attention_mask", "mask")
 
@@ -54,9 +64,10 @@ def recognise(target: Any, *, call: Call = "", asks: bool = True, heads: int = H
 def _with_masks(target: Any, plain: Convention) -> Convention:
     """The convention with what its arguments do for padding and causality, each found by trial."""
     names = list(parameters_of(target))
-    known = _documented(target, names)
+    documented = _documented(target, names)
     padded, ignored, question, questions = "", False, "", []
     for name in named_like(target, MASKS, LIKE_MASKS):
+        known = (COUNTS,) if LIKE_LENGTHS.search(name) else documented
         tried = {form: _Trial.of(target, plain, with_argument(plain.plain, name, form)) for form in known or FORMS}
         trials = {form: trial for form, trial in tried.items() if trial is not None}
         # a name may leave no doubt that it is a padding mask, and then what leaks is a fault
@@ -147,6 +158,7 @@ class _Trial:
         inputs = draw(kind, plain.shape, 2, plain.length, 2)
         valid = torch.ones(2, plain.length, dtype=torch.bool)
         valid[0, :3], valid[1, :5], valid[0, 8] = False, False, False
+        valid = behind(valid) if COUNTS in str(call) else valid
         one = torch.zeros_like(valid)
         one[:, 9] = True
 

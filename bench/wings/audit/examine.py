@@ -105,6 +105,8 @@ def audit(
     if not isinstance(call, str):
         raise SelectionError("expected the call of a named target as text: its code runs in a child")
     [spec] = with_call([str(Spec.parse(target) if isinstance(target, str) else target)], call)
-    with asking(), linked(TARGETS, spec.name, OpenTarget(target=spec)) as link:
-        options: dict[str, Any] = {"causal": causal, "compile": compile, "by_design": by_design, "like": like}
-        return audit_module(opened(link, link.facts), str(spec), call=link.facts.call, **options)
+    options: dict[str, Any] = {"causal": causal, "compile": compile, "by_design": by_design, "like": like}
+    opening = OpenTarget(target=spec)
+    with asking(), linked(TARGETS, spec.name, opening) as link, linked(TARGETS, spec.name, opening) as other:
+        one, second = opened(link, link.facts), opened(other, other.facts)
+        return audit_module(one, str(spec), call=link.facts.call, second=second, **options)

@@ -81,6 +81,7 @@ def future_under_mask(subject: ForeignSubject) -> Answers:
         return
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, :2], valid[1, -2:], valid[:, length // 2] = False, False, False
+    valid = subject.laid(valid)
     for cut in (length // 4, length // 2, length - 3):
         yield moved_by_future(subject, cut, "with a padding mask, later tokens change earlier outputs", valid=valid)
 

@@ -186,7 +186,7 @@ def compared_with(subject: ForeignSubject, text: str) -> Answers:
     answer: Answer = Measured(math.inf, SAME)
     cases: list[tuple[ForeignSubject, Tensor | None]] = [
         (subject, None),
-        *([(subject, padded)] if subject.pads else []),
+        *([(subject, subject.laid(padded))] if subject.pads else []),
     ]
     if subject.convention.kind == "qkv":
         # a scale that is a number is right at one width

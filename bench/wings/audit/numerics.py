@@ -119,6 +119,7 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
     if subject.pads:
         valid = torch.ones(2, length, dtype=torch.bool)
         valid[0, -5:], valid[1, :3] = False, False
+        valid = subject.laid(valid)
         causal = subject.masks_and_looks_back
         size = elsewhere(valid, valid, causal)
         masked = subject.convention.call(padded=True, causal=causal)
@@ -233,6 +234,7 @@ def compiled(subject: ForeignSubject, backend: str) -> Answers:
     # at the start and inside: what is padded behind all tokens a causal mask hides
     valid = torch.ones(2, length, dtype=torch.bool)
     valid[0, :3], valid[1, 4:7] = False, False
+    valid = subject.laid(valid)
     try:
         fast = subject.with_module(_compiled_by(subject, backend))
         for mask in (None, valid) if subject.pads else (None,):

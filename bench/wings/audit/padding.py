@@ -16,7 +16,7 @@ from ...gate.result import Answers, Measured, NotJudged, deviations, error_text
 from ...gate.subject import Change
 from .numerics import AMOUNT_ALLOWED, draws
 from .program import masks, setup
-from .subject import STILL, ForeignSubject
+from .subject import STILL, ForeignSubject, behind
 
 SQUARE = (8, 1, 7, 2, 6, 3, 5, 4)
 """Tokens of the sequences of a batch that has as many sequences as positions."""
@@ -39,7 +39,7 @@ def padding(subject: ForeignSubject) -> Answers:
         yield UNTRIED
         return
     failed: dict[str, Measured] = {}
-    for name, valid in layouts(convention.length):
+    for name, valid in layouts(convention.length, only_behind=convention.counts_tokens):
         change = Change(where=~valid, look=valid, valid=valid, causal=subject.masks_and_looks_back)
         found = subject.moved(change, "padding changes outputs of tokens")
         if found.value:
@@ -62,17 +62,21 @@ def padding(subject: ForeignSubject) -> Answers:
     yield replace(found, detail=ignored if convention.mask_ignored else f"{found.detail}: {said}")
 
 
-def layouts(length: int) -> Iterator[tuple[str, Tensor]]:
-    """Layouts of padding by name, (batch, positions), True at tokens."""
+def layouts(length: int, *, only_behind: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """Layouts of padding by name, (batch, positions), True at tokens. only_behind: no padding stands before a token."""
     few = max(length // 10, 2)
-    for name, places in (("left", slice(0, few)), ("right", slice(-few, None)), ("inside", slice(few + 1, 2 * few))):
+    every = {"left": slice(0, few), "right": slice(-few, None), "inside": slice(few + 1, 2 * few)}
+    for name, places in every.items() if not only_behind else [("right", every["right"])]:
         valid = torch.ones(2, length, dtype=torch.bool)
         valid[0, places] = False
         yield name, valid
         yield f"{name} in a batch of one", valid[:1]
     valid = torch.ones(3, length, dtype=torch.bool)
     valid[0, :few], valid[1, -few:], valid[2, : 2 * few : 3] = False, False, False
-    yield "other places in each sequence", valid
+    if only_behind:
+        yield "another number in each sequence", behind(valid)
+    else:
+        yield "other places in each sequence", valid
 
 
 def amount(subject: ForeignSubject) -> Answers:
@@ -135,15 +139,15 @@ def empty_rows(subject: ForeignSubject) -> Answers:
         yield NO_MASK
         return
     length = subject.convention.length
-    alone, behind, inside = torch.ones(3, 2, length, dtype=torch.bool)
-    alone[1], behind[1, : length // 2], inside[1, length // 4 : -length // 4] = False, False, False
+    alone, before, inside = torch.ones(3, 2, length, dtype=torch.bool)
+    alone[1], before[1, : length // 2], inside[1, length // 4 : -length // 4] = False, False, False
     yield from _empty(subject, alone, "one sequence is all padding")
-    yield from _empty(subject, behind, "padding comes first, so that a causal mask leaves the first rows no key")
+    yield from _empty(subject, before, "padding comes first, so that a causal mask leaves the first rows no key")
     yield from _empty(subject, inside, "padding fills half of a sequence, more than a window")
 
 
 def _empty(subject: ForeignSubject, valid: Tensor, words: str) -> Answers:
-    convention, causal = subject.convention, subject.masks_and_looks_back
+    valid, convention, causal = subject.laid(valid), subject.convention, subject.masks_and_looks_back
     call = convention.call(padded=True, causal=causal)
     names = "" if convention.kind == "model" else convention.names
     program = (

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ...core.errors import SelectionError, crash_text
 from ...run.link import Away
-from .calls import NAMES, Call, Convention, Inputs, Kind
+from .calls import COUNTS, NAMES, Call, Convention, Inputs, Kind
 from .subject import STILL, ForeignSubject, draw, first_tensor, run_raw
 
 IDS = ("input_ids", "ids", "idx", "tokens", "token_ids", "input_tokens")
@@ -27,7 +27,9 @@ MASKS = (
 )  # fmt: skip
 """Names of an argument that may hold padding, the surest first."""
 
-LIKE_MASKS, LIKE_CACHES = re.compile(r"mask|pad|valid|keep"), re.compile(r"cache|past|state|kv|prev|memory|carry")
+LIKE_LENGTHS = re.compile(r"^(?!cu_).*(lens|lengths)$")
+LIKE_MASKS = re.compile(rf"mask|pad|valid|keep|{LIKE_LENGTHS.pattern}")
+LIKE_CACHES = re.compile(r"cache|past|state|kv|prev|memory|carry")
 """Parts of names that other authors give to such an argument, and to one that takes a cache."""
 
 SWITCHES = ("is_causal", "causal")
@@ -78,7 +80,9 @@ def parameters_of(target: Any) -> dict[str, inspect.Parameter]:
 def named_like(target: Any, known: tuple[str, ...], like: re.Pattern[str]) -> list[str]:
     """The arguments of a call that are named so, the known ones first, then those whose name only looks so."""
     found = parameters_of(target)
-    free = [name for name, each in found.items() if each.default is not each.empty and like.search(name.lower())]
+    # of those that a call has to give, the numbers of tokens alone leave no doubt
+    asked = {name for name, each in found.items() if each.default is each.empty and not LIKE_LENGTHS.search(name)}
+    free = [name for name in found if name not in asked and like.search(name.lower())]
     others = {*MASKS, *CACHES, *SWITCHES, *POSITIONS, *TABLES}
     return [name for name in known if name in found] + [name for name in free if name not in others]
 
@@ -274,6 +278,7 @@ def _beside(target: Any, widths: list[int]) -> Iterator[str]:
     values = {
         **dict.fromkeys(SWITCHES, ("False",)),
         **dict.fromkeys(MASKS, ("None", "valid", "~valid", "bias")),
+        **dict.fromkeys(filter(LIKE_LENGTHS.search, asked), (COUNTS,)),
         **dict.fromkeys(CACHES, ("None",)),
         **dict.fromkeys(MEMORIES, ("x",)),
         **dict.fromkeys(POSITIONS, ("positions", "positions[0]")),

@@ -345,6 +345,10 @@ class ForeignSubject:
         """Whether some call takes a mask of padding, which does something."""
         return bool(self.convention.padded) and not self.convention.mask_ignored
 
+    def laid(self, valid: Tensor) -> Tensor:
+        """Padding of this layout (batch, positions); behind all tokens where the call takes their number alone."""
+        return behind(valid) if self.convention.counts_tokens else valid
+
     @property
     def has_inputs_of_numbers(self) -> bool:
         return self.convention.kind != "model"
@@ -406,6 +410,11 @@ def changed(subject_kind: Kind, inputs: Inputs, where: Tensor, vocabulary: int =
         return (torch.where(where, (inputs[0] - low + 7) % (vocabulary - low) + low, inputs[0]),)
     shape = where[:, None, :, None] if subject_kind == "qkv" else where[..., None]
     return tuple(torch.where(shape, 3 * each.roll(1, 0) + 1, each) for each in inputs)
+
+
+def behind(valid: Tensor) -> Tensor:
+    """As much padding in each sequence (batch, positions), behind its tokens."""
+    return torch.arange(valid.shape[1]) < valid.sum(1, keepdim=True)
 
 
 def by_position(output: Tensor, kind: Kind) -> Tensor:

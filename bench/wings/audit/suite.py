@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,9 @@ from .softmax import normalised
 from .subject import ForeignSubject
 from .target import CHANGES, as_tested, redraw_constants
 
-TESTS: dict[str, Callable[[ForeignSubject], Answers]] = {
+Test = Callable[[ForeignSubject], Answers]
+
+TESTS: dict[str, Test] = {
     "future": future.future,
     "padding": padding.padding,
     "amount of padding": padding.amount,
@@ -75,6 +78,10 @@ MIXING = ("future", "prefix", "equal tokens")
 
 NAMES = (*TESTS, "decoding", "pieces", "compile")
 
+ASIDE = ("softmax", "half precision", "compile")
+"""Tests that a second child makes at the same time: PyTorch's compiler, which a mode of dispatch imports too, and half
+precision take half of the time, and nothing else depends on them."""
+
 
 def audit_module(
     module: Any,
@@ -86,12 +93,14 @@ def audit_module(
     by_design: Collection[str] = (),
     like: str = "",
     building: tuple[str, ...] = ("m = ...  # the module",),
+    second: Away | None = None,
 ) -> AuditReport:
     """All findings about a module or function, which is left as it is.
 
     causal: whether it claims to be causal; None asks its attributes, arguments and name. compile: a backend, or "".
     by_design: names of findings that are no failures here, such as `future`. like: one of our variants that it is to
-    be, such as `softmax|alibi`. Raises SelectionError for another name.
+    be, such as `softmax|alibi`. second: the same module in another child, for the tests of `ASIDE`. Raises
+    SelectionError for another name.
     """
     unknown = sorted(set(by_design) - {*NAMES})
     if unknown:
@@ -119,13 +128,7 @@ def audit_module(
         subject = replace(subject, claims=claims, looks_back=looks_back, pristine=pristine)
         tests = TESTS | decoding.tests(subject) | {"compile": partial(numerics.compiled, backend=compile)}
         tests |= {f"like {like}": partial(compared_with, text=like)} if like else {}
-        findings: dict[str, Result] = {}
-        for each, test in tests.items():
-            shown = [cause for cause in SHOWN_BY.get(each, ()) if findings[cause].verdict == "fails"]
-            if shown:
-                findings[each] = Result.of(each, NotJudged(f"{shown[0]} fails"))
-            else:
-                findings[each] = examined(each, test, subject)
+        findings = _findings(tests, subject, second)
         red = next((each for each in MIXING if findings[each].verdict == "fails"), "")
         if red and (cause := mixed_heads(subject)):
             findings[red] = replace(findings[red], detail=f"{findings[red].detail}; cause: {cause}")
@@ -141,13 +144,42 @@ def audit_module(
     )
 
 
+def _findings(tests: Mapping[str, Test], subject: ForeignSubject, second: Away | None) -> dict[str, Result]:
+    """What each test found, in their order; `second` is the module in another child, if there is one."""
+    if second is None:
+        return _in_turn(tests, subject)
+    other = replace(subject, module=second, pristine=second.link.pristine)
+    here = {name: test for name, test in tests.items() if name not in ASIDE}
+    with ThreadPoolExecutor(1) as pool:
+        aside = pool.submit(_in_turn, {name: tests[name] for name in ASIDE}, other)
+        try:
+            found = _in_turn(here, subject)
+        except BaseException:
+            # the thread hears of its end; nobody waits for its tests
+            second.link.child.stop()
+            raise
+        found |= aside.result()
+    return {name: found[name] for name in tests}
+
+
+def _in_turn(tests: Mapping[str, Test], subject: ForeignSubject) -> dict[str, Result]:
+    findings: dict[str, Result] = {}
+    for name, test in tests.items():
+        shown = [cause for cause in SHOWN_BY.get(name, ()) if findings[cause].verdict == "fails"]
+        if shown:
+            findings[name] = Result.of(name, NotJudged(f"{shown[0]} fails"))
+        else:
+            findings[name] = examined(name, test, subject)
+    return findings
+
+
 def prepared(module: Any, copy: bool = True) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
     """A copy, or the module itself, as it is tested; the changes that made it so, and the lines that draw its zeros."""
     own, changes = as_tested(deepcopy(module) if copy and isinstance(module, nn.Module) else module)
     return own, changes, redraw_constants(own.eval()) if isinstance(own, nn.Module) else ()
 
 
-def examined(name: str, test: Callable[[ForeignSubject], Answers], subject: ForeignSubject) -> Result:
+def examined(name: str, test: Test, subject: ForeignSubject) -> Result:
     """A subject that refuses the call of one test has failed no other; what holds needs no words."""
     try:
         found = Result.of(name, worst(test(subject)))

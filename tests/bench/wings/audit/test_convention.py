@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnbench.bench.wings.audit.convention import Unclear, recognise
+from attnbench.bench.wings.audit.suite import audit_module
 
 VALID = torch.ones(2, 64, dtype=torch.bool)
 VALID[0, :4], VALID[1, 20] = False, False
@@ -49,6 +50,31 @@ class Dropping(Layer):
 class Keeping(Layer):
     def forward(self, x, mask=None):
         return self.attend(x, None if mask is None else mask[:, None, None])
+
+
+class Counting(Layer):
+    """Padding by the number of tokens of each sequence, as encoders of speech take it."""
+
+    def keeps(self, x, lengths):
+        return torch.arange(x.shape[1]) < lengths[:, None]
+
+    def forward(self, x, lengths=None):
+        return self.attend(x, None if lengths is None else self.keeps(x, lengths)[:, None, None])
+
+
+class OneTooMany(Counting):
+    def keeps(self, x, lengths):
+        return torch.arange(x.shape[1]) <= lengths[:, None]
+
+
+class AskingForNumbers(Counting):
+    def forward(self, x, x_lens):
+        return super().forward(x, x_lens)
+
+
+class IgnoringNumbers(Counting):
+    def forward(self, x, seq_lens=None):
+        return self.attend(x, None)
 
 
 class Ignoring(Layer):
@@ -200,6 +226,32 @@ def test_padding_and_causality_at_once_where_one_argument_holds_both():
 def test_a_mask_that_moves_nothing_is_said():
     found = recognise(Ignoring()).convention
     assert found.mask_ignored and found.padded == "m(x, mask=valid)"
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [(Counting(), "lengths"), (AskingForNumbers(), "x_lens"), (OneTooMany(), "lengths")]
+)
+def test_numbers_of_tokens_are_padding_behind_them(target, name):
+    assert recognise(target).convention.padded == f"m(x, {name}=valid.sum(1))"
+
+
+@pytest.mark.parametrize("target", [Counting, AskingForNumbers])
+def test_padding_by_numbers_of_tokens_is_tried_behind_them_alone(target):
+    found = audit_module(target(), causal=False)
+    assert found and found.tried_all and not found.failures
+    verdicts = {each.property: each.verdict for each in found.findings}
+    assert all(verdicts[name] == "holds" for name in ("padding", "amount of padding", "empty rows", "gradients"))
+
+
+def test_a_given_call_may_count_tokens():
+    found = audit_module(Counting(), call="m(x, lengths=valid.sum(1))", causal=False, like="softmax")
+    assert found and {each.property: each.verdict for each in found.findings}["like softmax"] == "holds"
+
+
+@pytest.mark.parametrize("target", [OneTooMany, IgnoringNumbers])
+def test_padding_that_numbers_of_tokens_leave_in_is_red(target):
+    found = audit_module(target(), causal=False)
+    assert {"padding", "amount of padding", "gradients"} <= {each.property for each in found.failures}
 
 
 def test_an_unclear_mask_is_a_question_with_choices():
