@@ -68,6 +68,9 @@ class Mamba3(RecurrentVariant):
     def supports(self, shape: AttentionShape) -> str | None:
         if shape.head_dim < 2:
             return "it turns pairs of dimensions, so a head needs two"
+        if shape.dtype == "float16":
+            # steps, values and the gate grow with the states, and no norm follows their product
+            return "its outputs leave the range of float16; take bfloat16"
         return super().supports(shape)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, hidden: Tensor | None = None) -> Tensor:
