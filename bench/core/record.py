@@ -379,7 +379,7 @@ _LABEL = {"name": Name, "unit": Name, "where": Open}
 """Parts that are the same in many measurements."""
 
 _MOST_SHARED_BYTES = 4096
-_MOST_LABELS_BYTES = 65_536
+_MOST_LABELS_BYTES = 16_384
 
 
 def _fields_of_line() -> Iterator[tuple[str, Any] | tuple[str, Any, Any]]:
@@ -437,7 +437,7 @@ def _part(name: str, text: bytes) -> Any:
     return CheckedWhere(found)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _labels(text: bytes) -> Labels:
     """The labels of measurements from the texts of their names, then units, then `where`, with commas between."""
     parts = msgspec.json.decode(b"[%b]" % text, type=list[Raw])
