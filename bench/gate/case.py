@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -277,16 +277,26 @@ class Case:
         generator = torch.Generator().manual_seed(7)
         return torch.randn(batch, queries, heads, width, generator=generator).transpose(1, 2).to(like)
 
-    def passes(self, inputs: Inputs, valid: Tensor | None = None, grad_output: Tensor | None = None) -> list[Tensor]:
-        """The output and, for a random direction of it, the gradients of the inputs; zeros where none arrives."""
+    def passes(
+        self,
+        inputs: Inputs,
+        valid: Tensor | None = None,
+        grad_output: Tensor | None = None,
+        parameters: Sequence[Tensor] = (),
+    ) -> list[Tensor]:
+        """The output and, for a random direction of it, the gradients of the inputs, then those of `parameters`.
+
+        Zeros where none arrives.
+        """
         with torch.enable_grad():
             # the same tensors, strides included, gathering gradients
             leaves = Inputs(*(x.detach().requires_grad_() for x in inputs))
             output = self.forward(leaves, valid)
             arriving = self.grad_output(output) if grad_output is None else grad_output
             if not output.requires_grad:
-                return [output, *(torch.zeros_like(x) for x in leaves)]
-            found = torch.autograd.grad(output, list(leaves), arriving, allow_unused=True, materialize_grads=True)
+                return [output, *(torch.zeros_like(x) for x in (*leaves, *parameters))]
+            sought = [*leaves, *parameters]
+            found = torch.autograd.grad(output, sought, arriving, allow_unused=True, materialize_grads=True)
         return [output.detach(), *found]
 
     @property

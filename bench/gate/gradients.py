@@ -31,6 +31,8 @@ LONG_ALLOWED = 3e-4
 ALONG = 3.0
 """The part of a direction along the gradient, in standard deviations of its random part."""
 PRECISION_ALLOWED = 1e-4
+PARAMETERS_ALLOWED = 0.1
+"""Of the size of the gradient of one parameter, where outputs are equal: rounding moves a choice of keys at times."""
 FLIPPED = 0.01
 """Share of the rows whose gradient may differ: where rounding puts a weight on the other side of a kink."""
 FLIPPED_OUTPUTS = 0.1
@@ -163,10 +165,26 @@ def gradient_in_precision(case: Case) -> Answers:
         # One weight at a kink moves the gradients of one query, and of all keys that it sees. Without those queries the
         # gradients of the keys must be right.
         _, shares, distance = differing(arriving.masked_fill(rows[0].any(1, keepdim=True)[..., None], 0.0))
+    if case.is_foreign and distance <= case.tolerance:
+        yield from _of_parameters(case, double, inputs, valid, arriving)
     limit = FLIPPED_OUTPUTS if distance > case.tolerance else FLIPPED
     for name, share in zip(INPUTS, shares, strict=False):
         detail = f"share of rows of the gradient of {name} that are not those of float64, {case.place}"
         yield Measured(share, limit, detail)
+
+
+def _of_parameters(case: Case, double: Case, inputs: Inputs, valid: Tensor | None, arriving: Tensor) -> Answers:
+    """Gradients of parameters in the precision to be measured, whole, beside those in float64."""
+    own, exact = (_trained(each.module) for each in (case, double))
+    found = case.passes(inputs, valid, arriving, [*own.values()])[-len(own) :] if own else []
+    wide = Inputs(*(x.double() for x in inputs))
+    expected = double.passes(wide, valid, arriving.double(), [*exact.values()])[-len(own) :] if own else []
+    # of what cancels to nothing rounding alone is left
+    least = 1e-3 * max((float(each.norm()) for each in expected), default=0.0) + 1e-30
+    for name, a, b in zip(own, found, expected, strict=True):
+        off = float((a.double() - b).norm()) / max(float(b.norm()), least)
+        words = f"share of the gradient of {name} that is not that of float64, {case.place}"
+        yield Measured(off, PARAMETERS_ALLOWED, words)
 
 
 def small(case: Case, kind: Kind, dropout: float = 0.0) -> Case | None:

@@ -112,6 +112,11 @@ def late_future(subject: Subject) -> Answers:
     for length, edges in every.items():
         inputs = subject.draw(1, length)
         base = subject.outputs(inputs)
+        if taken(subject, (BLOCK,)):
+            words = f"the first {BLOCK} of {length:,} tokens have other outputs than alone"
+            lines = f"a, b = out(part(inputs, 0, {BLOCK})), out(inputs)[:, :{BLOCK}]"
+            alone = subject.outputs(subject.part(inputs, 0, BLOCK))
+            yield subject.compared(words, alone, base[:, :BLOCK], lines, batch=1, length=length)
         for cut in edges:
             words = f"of {length:,} tokens, those from number {cut} on change earlier outputs"
             other = subject.changed(inputs, (torch.arange(length) >= cut)[None])

@@ -23,17 +23,24 @@ VISIBLE = ("eager", "sdpa", "flash", "cudnn", "efficient", "math")
 BACKWARD = 2.0
 """A backward pass makes two products for each one of the forward pass."""
 
+_OWN_NAMESPACES = ("aten", "prim", "prims", "attnbench_cpu", "attnbench")
+"""Of PyTorch's elementary operators, and of kernels that declare their FLOPs."""
+
 RECOMPUTED = 2.5
 """Products in a fused backward pass for each one of the forward pass: it makes the scores once more."""
 
 
 class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts while it is entered. `traffic_bytes`: as if every operator read its inputs and wrote its outputs once."""
+    """Counts while it is entered. `traffic_bytes`: as if every operator read its inputs and wrote its outputs once.
+
+    `unknown`: operators of other libraries, whose products nobody can count.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0.0
         self.traffic_bytes = 0.0
+        self.unknown: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -50,6 +57,8 @@ class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.flops += fused_flops(func, args, kwargs)
         elif packet in flop_registry:
             self.flops += flop_registry[packet](*args, **kwargs, out_val=output)
+        elif func.namespace not in _OWN_NAMESPACES or "mkldnn" in func.name():
+            self.unknown.add(func.name())
         # A view moves no bytes.
         if not func.is_view:
             self.traffic_bytes += sum(_bytes(leaf) for leaf in tree_leaves((args, kwargs, output)))

@@ -36,6 +36,12 @@ _MOVED_ROUGHLY = 0.1
 _LONGER, _LONGER_SECONDS = 1.5, 3e-5
 """Content that was not seen before may take so many times as long, and so many seconds more."""
 
+_COUNTER_BYTES = 256
+"""Whole numbers that a training may change without being a parameter, such as a count of steps."""
+
+_TRAINED = 0.02
+"""Some twenty steps of Adam at the usual rate."""
+
 _TRIES, _MOST_TRIES, _TRYING_SECONDS = 8, 64, 1.0
 """Tries that must agree, and more while they take no longer than this: on a busy machine eight short ones may be late.
 """
@@ -77,41 +83,58 @@ class SpotCheck:
             hooks += self._guarding(watched, optimiser)
             held = (each for variant in watched for each in (*variant.parameters(), *variant.buffers()))
             shown = {id(each) for group in optimiser.param_groups for each in group["params"]}
-            untrained = {
-                id(each): (each, each.detach().clone())
-                for each in held
-                if each.is_floating_point() and id(each) not in shown
-            }
+            untrained = {id(each): (each, each.detach().clone()) for each in held if id(each) not in shown}
         try:
             yield
-            self.learned = sum(
-                now.numel() for now, before in untrained.values() if not torch.equal(now.detach(), before)
-            )
+            changed = [now for now, before in untrained.values() if not torch.equal(now.detach(), before)]
+            self.learned = sum(each.numel() for each in changed if each.is_floating_point())
+            # of whole numbers each byte, since one may hold several weights
+            whole = sum(each.nbytes for each in changed if not each.is_floating_point())
+            self.learned += whole if whole > _COUNTER_BYTES else 0
         finally:
             for hook in (*hooks, *self.hooks):
                 hook.remove()
             self.hooks.clear()
 
     def _guarding(self, variants: Sequence[Variant], optimiser: torch.optim.Optimizer) -> list[RemovableHandle]:
-        """Hooks that compare all parameters but those of `variants` before a step with those behind the step before."""
+        """Hooks that compare what the optimiser holds before a step with what it held before.
+
+        Parameters of other modules and their moments are those behind the step before; rates and other settings those
+        that the first call of a variant in this step has met.
+        """
         own = {id(each) for variant in variants for each in variant.parameters()}
         others = [each for group in optimiser.param_groups for each in group["params"] if id(each) not in own]
-        kept = list[Tensor]()
+        kept, met = list[Tensor](), list[Any]()
+
+        def held() -> list[Tensor]:
+            moments = (value for each in others for value in optimiser.state.get(each, {}).values())
+            return [*others, *(value for value in moments if isinstance(value, Tensor))]
+
+        def settings() -> list[Any]:
+            groups = optimiser.param_groups
+            return [[(k, type(v), v) for k, v in group.items() if k != "params"] for group in groups]
+
+        def meet(variant: nn.Module, _: Any) -> None:
+            if variant.training and not met:
+                met.append(settings())
 
         def keep(*_: Any) -> None:
-            kept[:] = [each.detach().clone() for each in others]
+            kept[:] = [each.detach().clone() for each in held()]
 
         def compare(*_: Any) -> None:
-            if len(hooks) < len(optimiser._optimizer_step_pre_hooks):
+            plain = all(type(each) is dict for each in optimiser.param_groups)
+            if len(hooks) < len(optimiser._optimizer_step_pre_hooks) or not plain or (met and met[0] != settings()):
                 self.found = "it takes part in the steps of the optimiser, which trains the whole model"
+            met.clear()
             # by their bytes, since a training that diverges has parameters that are no numbers
-            for before, now in zip(kept, others, strict=bool(kept)):
-                if not torch.equal(before.view(torch.uint8), now.detach().view(torch.uint8)):
+            for before, now in zip(kept, held() if kept else (), strict=True):
+                if not torch.equal(before.flatten().view(torch.uint8), now.detach().flatten().view(torch.uint8)):
                     shape = " × ".join(map(str, now.shape))
                     self.found = f"between two steps, parameters of another module changed (of shape {shape})"
 
         hooks = [optimiser.register_step_pre_hook(compare)]
-        return [*hooks, optimiser.register_step_post_hook(keep)]
+        meeting = [each.register_forward_pre_hook(meet, prepend=True) for each in variants]
+        return [*hooks, *meeting, optimiser.register_step_post_hook(keep)]
 
     def __deepcopy__(self, memo: Any) -> SpotCheck:
         return self
@@ -242,6 +265,30 @@ class SpotCheck:
         self.share = kept
         return found and f"a sample takes {found[1]:.2g} s while a hook is on its layers, and {found[0]:.2g} s else"
 
+    def fast_before_training(self, variants: Sequence[Variant], seconds: Callable[[], float]) -> str:
+        """The words for a variant that takes longer, each time, once its weights are no longer those that it drew."""
+        own = [each for variant in variants for each in variant.parameters() if each.is_floating_point()]
+        drawn = [each.detach().clone() for each in own]
+        signs = [2.0 * torch.randint_like(each, 2) - 1.0 for each in drawn]
+
+        @torch.no_grad()
+        def set_to(values: Iterable[Tensor]) -> None:
+            for each, value in zip(own, values, strict=True):
+                each.copy_(value)
+
+        def trained() -> float:
+            set_to(value + _TRAINED * sign for value, sign in zip(drawn, signs, strict=True))
+            try:
+                return seconds()
+            finally:
+                set_to(drawn)
+
+        found = _slower(seconds, trained)
+        return found and (
+            f"a sample takes {found[1]:.2g} s once its weights have moved by {_TRAINED}, "
+            f"and {found[0]:.2g} s with those that it drew"
+        )
+
     def _problem(self, variant: Any, inputs: tuple[Any, ...]) -> str:
         query, key, value, mask, *hidden = inputs
         length, batch = query.shape[2], query.shape[0]
@@ -249,10 +296,12 @@ class SpotCheck:
             return ""
         rows = self.draw.sample(range(batch), self.draw.choice((batch, min(_ROWS, batch))))
         valid = None if mask.valid is None else mask.valid[rows]
-        cut = self.draw.randrange(1, length)
-        places, late = [], (torch.arange(length, device=query.device) >= cut).expand(len(rows), length)
+        # each sequence has a cut of its own: a leak may stand at few places
+        cuts = [self.draw.randrange(1, length) for _ in rows]
+        late = torch.arange(length, device=query.device) >= torch.tensor(cuts, device=query.device)[:, None]
+        places = []
         if mask.causal and variant.causality == "strict":
-            places.append((late, ~late, f"positions from {cut:,} on move the outputs before them"))
+            places.append((late, ~late, "later positions move the outputs before them"))
         if valid is not None and valid.shape[1] == length and bool((~valid).any()) and bool(valid.any()):
             places.append((~valid, valid, "content of padding moves outputs of tokens"))
         if not places:

@@ -101,6 +101,8 @@ def _work(
     if hidden:
         # alone, what is seen of attention is part of what is declared; in a model, what is seen are the projections
         flops = max(flops, dense * density) if workloads.bare else flops + dense * density
+    if workload.uncounted:
+        return
     yield Measurement.of("flops", flops, how="declared" if hidden else "counted")
     if limits is not None:
         yield Measurement.of("peak_share", flops / seconds / limits.flops_per_second,

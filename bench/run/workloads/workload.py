@@ -30,6 +30,7 @@ class Workload:
     `state`: of decoding, where it decodes. `attention`: statistics of its weights on these inputs.
     `parameters`: trainable ones of all that runs, and of them those that the variant brings. `flops`,
     `traffic_bytes`: counted over one sample, once it has run; `counted_as`: the implementation that ran while counting.
+    `uncounted`: operators of foreign code whose FLOPs nobody can count.
     `compilation`: of what went through torch.compile, None where nothing does.
     """
 
@@ -44,6 +45,7 @@ class Workload:
     flops: float = 0.0
     traffic_bytes: float = 0.0
     counted_as: str = ""
+    uncounted: str = ""
     compilation: Compilation | None = None
     attention: Callable[[], Iterator[Measurement]] = field(default=lambda: iter(()))
     graph_on: torch.device | None = None

@@ -61,6 +61,15 @@ def test_a_linear_layer_by_hand_whether_or_not_gradients_are_kept() -> None:
         assert count.flops == expected
 
 
+def test_operators_of_other_libraries_are_named_and_not_counted() -> None:
+    x, weight = torch.randn(5, 8), torch.randn(4, 8)
+    with torch.no_grad(), FlopCounter() as count:
+        torch.nn.functional.linear(x, weight).relu().softmax(-1)
+        assert not count.unknown
+        torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    assert count.unknown == {"mkldnn::_linear_pointwise"} and count.flops == 2 * 5 * 8 * 4
+
+
 def test_linear_attention_grows_with_length_and_dense_with_its_square() -> None:
     def counted(name: str, length: int) -> float:
         shape = AttentionShape(heads=2, head_dim=16, max_length=length)

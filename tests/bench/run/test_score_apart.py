@@ -130,7 +130,7 @@ def test_answers_that_foreign_code_has_changed_change_no_score(tmp_path: Path) -
 def test_a_trained_model_is_tested_for_the_future_where_it_is_scored(tmp_path: Path) -> None:
     found = trained(tmp_path, "LeaksWhenTrained", "recall")["LeaksWhenTrained"]
     assert found.outcome is Outcome.INCORRECT
-    assert found.reason.startswith("as it is trained, on rows of the run itself, positions from"), found.reason
+    assert found.reason.startswith("as it is trained, on rows of the run itself, later positions"), found.reason
 
 
 @pytest.mark.parametrize("task", ["recall", "lra-text", "multi30k-en-de"])

@@ -21,7 +21,7 @@ from ...ops.first_derivative import OF_SIMPLEX, first_derivative_only
 from . import launch as triton_launch
 from .dropout import arguments, kept_along_keys, load_seed
 from .entmax_backward import backward
-from .launch import SIZES, CompileCase, launch, prepared
+from .launch import SIZES, CompileCase, capability, launch, prepared
 from .support import SupportMap, excess_of, find_support, load_levels, weigh
 from .tiles import (
     Tiles,
@@ -87,12 +87,14 @@ def entmax_attention(
 
 
 def tiles_for(dtype: torch.dtype, head_dim: int) -> Tiles:
-    """Tile sizes that fit registers and shared memory as compiled for compute capability 9.0; not tuned on a GPU."""
+    """Tile sizes that fit registers and shared memory as compiled; not tuned on a GPU."""
     dim = padded(head_dim)
     if dtype == torch.float32:
         return Tiles(rows=64 if dim <= 64 else 32, columns=32 if dim <= 128 else 16, warps=4)
     if dim <= 128:
-        return Tiles(rows=128, columns=64, warps=8, stages=3 if dim <= 64 else 2)
+        # for Ampere 128 rows of a wide head are compiled with five KiB of stack
+        rows = 128 if dim <= 64 or capability() >= 90 else 64
+        return Tiles(rows=rows, columns=64, warps=8, stages=3 if dim <= 64 else 2)
     return Tiles(rows=64, columns=32, warps=8, stages=2)
 
 

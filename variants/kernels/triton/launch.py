@@ -174,6 +174,14 @@ def _far(x: Tensor) -> bool:
     return x.shape[2] * x.stride(2) >= 2**31
 
 
+def capability() -> int:
+    """Ten times the compute capability that kernels are compiled for, such as 90; that of Hopper without a GPU."""
+    if _noted is not None or not torch.cuda.is_available():
+        return _capability
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
+
+
 @contextmanager
 def recording(capability: int | None = None) -> Iterator[dict[str, Specialisation]]:
     """Note launches in place of running them, each specialisation once, for that compute capability or this GPU.

@@ -371,6 +371,38 @@ def test_gradients_of_foreign_code_are_tested_at_the_length_to_be_measured(monke
     assert Case("softmax", shape, RunSetting(1024, 1, "own")).reduced.length == 512
 
 
+class FewTokensTrain(nn.Module):
+    """In float32 and from 400 tokens on its weights get the gradient of the first sixteenth of them alone."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.projection = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = x.shape[1] // 16 if x.shape[1] >= 400 and x.dtype == torch.float32 else x.shape[1]
+        late = F.linear(x[:, first:], self.projection.weight.detach(), self.projection.bias.detach())
+        q, k, v = torch.cat([self.projection(x[:, :first]), late], 1)[:, None].chunk(3, -1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0]
+
+
+class Between(nn.Module):
+    """From 512 to 1,089 tokens it sees 16 alone."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+        return F.scaled_dot_product_attention(q, k, v, seen.triu(-15) if 512 <= q.shape[2] < 1090 else seen)
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"), [(FewTokensTrain, "gradient in precision"), (Between, "prefix consistency")]
+)
+def test_the_length_to_be_measured_is_held_to_few_tokens_and_to_float64(kind: type[nn.Module], broken: str) -> None:
+    shape = AttentionShape(heads=1, head_dim=16, max_length=1024, causal=True, padding=False)
+    failure = quick_gate(as_variant(kind, "mine"), shape, form="own")
+    assert failure is not None and failure.property == broken
+    assert quick_gate(as_variant(kind, "mine"), replace(shape, max_length=320), form="own") is None
+
+
 def test_a_layer_that_only_looks_both_ways_has_no_causal_form() -> None:
     module = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
     variant = as_variant(module, "mine")(SHAPE)

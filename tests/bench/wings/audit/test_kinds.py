@@ -967,6 +967,15 @@ class OneLoudChannel(Layer):
         self.output.weight.data[0] *= 1e4
 
 
+class WindowBetweenTwoLengths(Layer):
+    """From 512 to 1,089 tokens it sees 16 alone."""
+
+    def mixed(self, q, k, v):
+        length = q.shape[2]
+        seen = torch.ones(length, length, dtype=torch.bool).tril()
+        return F.scaled_dot_product_attention(q, k, v, seen.triu(-15) if 512 <= length < 1090 else seen)
+
+
 class LeaksBesideALoudChannel(OneLoudChannel):
     """The last value leaks into the other channels."""
 
@@ -993,6 +1002,7 @@ FAULTS = [
     (WrongAtWholeBlocks, "prefix"),
     (WrongInBatchesOfEight, "batch"),
     (WrapsAt1024, "long"),
+    (WindowBetweenTwoLengths, "long"),
     (SelectsForTheBatch, "batch"),
     (NormedTwiceInTheCache, "decoding"),
     (TableOfTheFirstCall, "nothing remembered"),
