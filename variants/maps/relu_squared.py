@@ -6,11 +6,19 @@ from typing import Annotated
 
 from torch import Tensor
 
-from ..contract import Range
-from .elementwise import elementwise_map
+from ..contract import AttentionShape, Range
+from .elementwise import ElementwiseMap, elementwise_map
+
+
+def _supports(self: ElementwiseMap, shape: AttentionShape) -> str | None:
+    if shape.dtype == "float16":
+        # scores of a trained model are ten times as large and more, and their squares a hundred times
+        return "its sums leave the range of float16; take bfloat16"
+    return ElementwiseMap.supports(self, shape)
 
 
 @elementwise_map(
+    supports=_supports,
     equation="P = ReLU(Q K^T / sqrt(d))^2 / n^power, n = number of keys; O = P V",
     paper="Wortsman et al. 2023, Replacing softmax with ReLU in Vision Transformers",
     simplex=False,
