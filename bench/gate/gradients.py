@@ -31,7 +31,7 @@ LONG_ALLOWED = 3e-4
 ALONG = 3.0
 """The part of a direction along the gradient, in standard deviations of its random part."""
 PRECISION_ALLOWED = 1e-4
-PARAMETERS_ALLOWED = 0.1
+_PARAMETERS_ALLOWED = 0.1
 """Of the size of the gradient of one parameter, where outputs are equal: rounding moves a choice of keys at times."""
 FLIPPED = 0.01
 """Share of the rows whose gradient may differ: where rounding puts a weight on the other side of a kink."""
@@ -184,7 +184,7 @@ def _of_parameters(case: Case, double: Case, inputs: Inputs, valid: Tensor | Non
     for name, a, b in zip(own, found, expected, strict=True):
         off = float((a.double() - b).norm()) / max(float(b.norm()), least)
         words = f"share of the gradient of {name} that is not that of float64, {case.place}"
-        yield Measured(off, PARAMETERS_ALLOWED, words)
+        yield Measured(off, _PARAMETERS_ALLOWED, words)
 
 
 def small(case: Case, kind: Kind, dropout: float = 0.0) -> Case | None:

@@ -40,7 +40,10 @@ def convert(
     data_dir: DataDir = None,
     device: Device = None,
 ) -> None:
-    """Replace the attention of a local model; measure it before and after fine-tuning, and zeros by layer and head."""
+    """Replace the attention of a local model; measure it before and after fine-tuning, and zeros by layer and head.
+
+    It writes Records and leaves no model; in Python, `attach(model, "entmax15")` gives one to save.
+    """
     from ...core.errors import DataError, SelectionError
     from ...core.registry import VARIANTS
     from ...core.spec import Spec

@@ -72,6 +72,7 @@ def test_a_plan_says_that_its_time_is_an_estimate_where_nothing_has_run(tmp_path
     command = ["plan", "--variants", "linear", "--task", "recall", "--preset", "smoke", "--results", str(tmp_path)]
     shown = CliRunner().invoke(app, command).stdout
     assert "4 cells, 4 to run: about " in shown and "an estimate" in shown
+    assert "presets: smoke; trained with the seeds 0\n" in shown
 
 
 def test_a_run_ends_with_its_boards_and_a_page_to_open(small_run: SmallRun) -> None:
