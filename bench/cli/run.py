@@ -233,10 +233,10 @@ def plan(
     cost = ", and ".join(part for part in (known, unknown) if part)
     say(f"{len(made.steps)} cells, {len(made.left)} to run{f': {cost}' if cost else ''}")
     # trials of a learning rate have presets of their own
-    cells = [step.cell for step in made.steps if step.cell.lane != "tune"]
-    seeds = sorted({cell.seed for cell in cells if cell.lane == "train"})
+    counted = [step.cell for step in made.steps if step.cell.lane != "tune"]
+    seeds = sorted({cell.seed for cell in counted if cell.lane == "train"})
     trained = f"; trained with the seeds {', '.join(map(str, seeds))}" if seeds else ""
-    say(f"presets: {', '.join(dict.fromkeys(str(cell.preset) for cell in cells))}{trained}", folds=True)
+    say(f"presets: {', '.join(dict.fromkeys(str(cell.preset) for cell in counted))}{trained}", folds=True)
     if not all(made.data.values()):
         left_out = f"; `run` leaves out {listed(without)}, whose data nothing gives" if without else ""
         say(f"All cells of a task whose data is not prepared count as to run{left_out}.", folds=True)
