@@ -178,16 +178,27 @@ def remade(subject: Any, rate: float) -> Any:
     same name, or their defaults.
     """
     module, inputs = subject.module, subject.draw()
-    make, given = _MADE_BY.get(type(module), (type(module), {}))
-    values = {name: vars(module).get(name, each.default) for name, each in accepted_by(make).items()} | given
+    values = _made_with(module)[1]
     rates = {name: rate for name, each in values.items() if "drop" in name and type(each) in (int, float)}
     with suppress(Exception):
-        again, found = (make(**values | more) for more in ({}, rates) if rates)
+        again, found = constructed_anew(module, *({}, rates) if rates else ())
         for each in (again, found):
             each.load_state_dict(module.state_dict())
         one, other = (subject.with_module(copy.deepcopy(each).eval()).outputs(inputs) for each in (module, again))
         return found if torch.equal(one, other) else None
     return None
+
+
+def constructed_anew(module: nn.Module, *changes: dict[str, Any]) -> list[nn.Module]:
+    """A module for each of `changes`, made as this one was but for these arguments; raises where it cannot be."""
+    make, values = _made_with(module)
+    return [make(**values | more) for more in changes]
+
+
+def _made_with(module: nn.Module) -> tuple[Any, dict[str, Any]]:
+    """What makes such a module, and the arguments: attributes of their names, or their defaults, where nobody noted."""
+    make, given = _MADE_BY.get(type(module), (type(module), {}))
+    return make, {name: vars(module).get(name, each.default) for name, each in accepted_by(make).items()} | given
 
 
 def accepted_by(target: Any) -> dict[str, inspect.Parameter]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ...gate.lengths import LONG, taken
 from ...gate.result import Answers, Measured, NotJudged, deviations, error_text
 from ...run.link import at_the_code
 from .calls import NAMES, Inputs, Kind, called
-from .convention import closing, with_argument
+from .convention import FORMS, closing, with_argument
 from .program import setup
 from .search import CACHES, LIKE_CACHES, named_like, parameters_of, picked
 from .subject import ForeignSubject
@@ -77,24 +77,30 @@ class Protocol:
     def later(self) -> str:
         return with_argument(self.call, self.argument, "cache")
 
-    def step(self, module: Any, kind: Kind, piece: Inputs, state: Any = None) -> tuple[Tensor, Any]:
-        """The outputs of more positions, and the state for the next; `state` is None at the first."""
+    def step(
+        self, module: Any, kind: Kind, piece: Inputs, state: Any = None, valid: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """The outputs of more positions, and the state for the next; `state` is None at the first.
+
+        valid: of all positions so far (batch, positions), for a call that takes a mask.
+        """
         seen, before, cache = state or (0, None, None)
         given = tuple(torch.cat(pair, 1) for pair in zip(before, piece, strict=True)) if before else piece
         if not self.place:
             cache = KeyValues(dict(cache.kept) if cache else {})
         call = self.later if seen or not self.place else self.call
-        output = called(call, module, kind, given, Mask(causal=True), seen if given is piece else 0, cache)
+        mask = Mask(valid, causal=True)
+        output = called(call, module, kind, given, mask, seen if given is piece else 0, cache)
         after = eval(f"output{self.place}", {"output": output}) if self.place else cache
         new = piece[0].shape[1]
         found: Tensor = eval(f"output{self.pick}", {"output": output})
         return found[:, -new:], (seen + new, given if self.whole else None, after)
 
-    def program(self, subject: ForeignSubject, ends: tuple[int, ...]) -> Iterator[str]:
+    def program(self, subject: ForeignSubject, ends: tuple[int, ...], valid: Tensor | None = None) -> Iterator[str]:
         """Lines that print how far the pieces differ from one pass."""
         name = NAMES[subject.convention.kind][0]
-        one_pass = subject.convention.call(padded=False, causal=True)
-        yield from setup(subject.convention, f"{one_pass}{self.call}", None, True, length=ends[-1])
+        one_pass = subject.convention.call(padded=valid is not None, causal=True)
+        yield from setup(subject.convention, f"{one_pass}{self.call}", valid, True, length=ends[-1])
         cache = "None" if self.place else "__import__('transformers').DynamicCache()"
         yield f"all, a, parts, cache, start = {name}, {one_pass}, [], {cache}, 0"
         whole = [each for each in ("valid", "seen", "pairs", "bias") if each in self.call]
@@ -114,14 +120,41 @@ class Protocol:
 
 
 @at_the_code
-def _in_pieces(subject: ForeignSubject, protocol: Protocol, inputs: Inputs, ends: tuple[int, ...]) -> Tensor:
-    """The outputs of all positions, piece by piece."""
+def _in_pieces(
+    subject: ForeignSubject,
+    protocol: Protocol,
+    inputs: Inputs,
+    ends: tuple[int, ...],
+    valid: Tensor | None = None,
+    of_pieces: bool = False,
+) -> Tensor:
+    """The outputs of all positions, piece by piece. of_pieces: a mask is that of the new positions alone."""
     parts, state = [], None
     for start, end in pairwise((0, *ends)):
         piece = tuple(each[:, start:end] for each in inputs)
-        part, state = protocol.step(subject.module, subject.convention.kind, piece, state)
+        seen = None if valid is None else valid[:, start if of_pieces else 0 : end]
+        part, state = protocol.step(subject.module, subject.convention.kind, piece, state, seen)
         parts.append(part)
     return torch.cat(parts, 1)
+
+
+@at_the_code
+def _branches(subject: ForeignSubject, protocol: Protocol, inputs: Inputs, others: Inputs) -> list[Tensor]:
+    """The outputs of the last position behind a cache that has gone on otherwise before, and behind a new one.
+
+    Empty for a cache that is an object or a list, which a step may change by design.
+    """
+    kind, parts = subject.convention.kind, []
+    with torch.no_grad():
+        for is_used in (True, False):
+            before, last = tuple(each[:, :PREFILL] for each in inputs), tuple(each[:, PREFILL:] for each in inputs)
+            state = protocol.step(subject.module, kind, before)[1]
+            if not isinstance(state[2], Tensor | tuple):
+                return []
+            if is_used:
+                protocol.step(subject.module, kind, tuple(each[:, PREFILL:] for each in others), state)
+            parts.append(protocol.step(subject.module, kind, last, state)[0])
+    return parts
 
 
 def tests(subject: ForeignSubject) -> dict[str, Callable[[ForeignSubject], Answers]]:
@@ -167,6 +200,41 @@ def decoded(
                 exact, refusal = _compared(protocol, subject.fresh(double=True), ends)
                 size = size if refusal else min(size, exact)
         yield Measured(size, allowed, text, tuple(protocol.program(subject, ends)))
+    if len(sequences[0]) < 2 or sequences[0][1] > sequences[0][0] + 1:
+        return
+    with suppress(Exception):
+        yield from _padded(subject, protocol)
+    with suppress(Exception):
+        size = _movement(*_branches(subject, protocol, *(subject.draw(2, PREFILL + 1, seed) for seed in (0, 1))))
+        text = f"a step changes the cache that it is given: going on from it once more differs by {deviations(size)}"
+        yield Measured(size, ALLOWED, text, tuple(protocol.program(subject, (PREFILL, PREFILL + 1))))
+
+
+def _movement(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).abs().max() / expected.std())
+
+
+def _padded(subject: ForeignSubject, protocol: Protocol) -> Iterator[Measured]:
+    """Padding on the left of one sequence, by a mask of all positions so far or of the new ones, against one pass."""
+    convention = subject.convention
+    forms = [
+        (name, form)
+        for name, form in product(parameters_of(subject.module), FORMS)
+        if with_argument(convention.plain, name, form) == convention.padded
+    ]
+    if not forms or not subject.masks_and_looks_back or convention.counts_tokens:
+        return
+    padded = replace(protocol, call=with_argument(protocol.call, *forms[0]))
+    ends = (PREFILL, *range(PREFILL + 1, PREFILL + LATE))
+    inputs, valid = subject.draw(2, ends[-1]), torch.ones(2, ends[-1], dtype=torch.bool)
+    valid[1, : PREFILL // 2] = False
+    whole, sizes = subject.outputs(inputs, valid, True)[valid], []
+    for of_pieces in (False, True):
+        with torch.no_grad(), suppress(Exception):
+            sizes.append(_movement(_in_pieces(subject, padded, inputs, ends, valid, of_pieces)[valid], whole))
+    if sizes:
+        text = f"with padding, decoding gives other outputs than one pass, by {deviations(min(sizes))}"
+        yield Measured(min(sizes), ALLOWED, text, tuple(padded.program(subject, ends, valid)))
 
 
 def _compared(found: Protocol, subject: ForeignSubject, ends: tuple[int, ...]) -> tuple[float, str]:

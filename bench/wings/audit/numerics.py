@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...gate.gradients import DRAWS, derivative_errors
 from ...gate.lengths import taken
 from ...gate.modes import RATE
-from ...gate.result import Answer, Answers, Measured, NotJudged, deviations
+from ...gate.result import Answer, Answers, Measured, NotJudged, deviations, error_text
 from ...run.link import at_the_code
-from .calls import NAMES, Call
+from .calls import NAMES, Call, Inputs, constructed_anew
 from .convention import with_argument
 from .program import setup
 from .search import parameters_of
@@ -32,7 +33,7 @@ LARGE = 100
 SHORT = 16
 """Positions of derivatives, where the subject takes so few."""
 
-LONG_DERIVATIVE, QUICK_SECONDS = 300, 0.03
+LONG_DERIVATIVE, QUICK_SECONDS = 608, 0.06
 """Positions of derivatives beyond a chunk, and the seconds of a pass up to which parameters have some there too."""
 
 DERIVATIVE_ALLOWED, DERIVATIVE_ALLOWED_FLOAT32 = 3e-3, 1e-2
@@ -64,6 +65,33 @@ def draws(subject: ForeignSubject) -> Iterator[Measured]:
         "print((a - b).abs().max() / a.std())",
     )
     yield Measured(size, STILL, f"{words} {deviations(size)}", program)
+
+
+def evaluation(subject: ForeignSubject) -> Answers:
+    """The same as `draws`, and what a module draws when it is built is saved with it."""
+    yield from draws(subject)
+    found = _restored(subject, subject.draw())
+    if len(found) == 2 and bool(found[0].isfinite().all()):
+        size = float((found[0] - found[1]).abs().max() / found[0].std())
+        text = (
+            f"a saved state gives other outputs in another module, by {deviations(size)}: a drawn buffer is not saved"
+        )
+        yield Measured(size, AMOUNT_ALLOWED, text, ("# build two modules after other seeds, and load one state_dict",))
+
+
+@at_the_code
+def _restored(subject: ForeignSubject, inputs: Inputs) -> list[Tensor]:
+    """The outputs of two modules that were built after other seeds and have loaded the state of this one."""
+    if not isinstance(subject.module, nn.Module):
+        return []
+    found = []
+    with suppress(Exception):
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            [other] = constructed_anew(subject.module, {})
+            other.load_state_dict(subject.module.state_dict())
+            found.append(subject.with_module(other.eval()).outputs(inputs))
+    return found
 
 
 def gradients(subject: ForeignSubject) -> Answers:
@@ -200,6 +228,66 @@ def _derivatives(
         )
         text = f"the gradient of {name} is not the derivative{words}: it is wrong by {size:,.1%} of its size"
         yield Measured(size, allowed, text, subject.shown(*lines))
+
+
+def second_derivatives(subject: ForeignSubject) -> Answers:
+    """The derivative of gradients, where it can be taken, against differences of these gradients, in float64."""
+    if subject.convention.kind == "model":
+        yield NotJudged("its inputs are token numbers, which have no gradients")
+        return
+    used = subject.fresh(double=True)
+    inputs = used.draw(length=next(iter(taken(subject, (SHORT,))), None))
+    try:
+        output, *first = used.passes(inputs, causal=True)
+        drawn = torch.Generator().manual_seed(11)
+        along = tuple(torch.randn(x.shape, generator=drawn, dtype=torch.float64) for x in inputs)
+        arriving = torch.randn(output.shape, generator=drawn, dtype=torch.float64)
+        found = _curvature(used, inputs, arriving, along)
+        ahead, behind = (
+            used.passes(tuple(x + step * d for x, d in zip(inputs, along, strict=True)), None, arriving, True)[1:]
+            for step in (1e-5, -1e-5)
+        )
+    except Exception as error:
+        yield NotJudged(f"it says that it has none, or takes no float64: {error_text(error, 80)}")
+        return
+    if output.dtype != torch.float64 or not found:
+        yield NotJudged("its gradients have none, or it rounds to less than float64")
+        return
+    expected = [(a - b) / 2e-5 for a, b in zip(ahead, behind, strict=True)]
+    scale = max(1e-6 * max(float(each.norm()) for each in first), *(float(each.norm()) for each in expected))
+    turned = [by_position(each, subject.convention.kind) for each in found]
+    size = max(float((a - b).norm()) for a, b in zip(turned, expected, strict=True)) / max(scale, 1e-30)
+    text = f"for a gradient penalty, the derivative of its gradients is wrong by {size:,.1%} of its size, silently"
+    lines = (
+        "inputs = [x.double().requires_grad_() for x in inputs]; m.double(); torch.set_default_dtype(torch.float64)",
+        "grad = lambda x, graph=False: torch.autograd.grad(out(x).square().sum(), x, create_graph=graph)",
+        "d = [torch.randn_like(x) for x in inputs]",
+        "move = lambda e: [(x + e * y).detach().requires_grad_() for x, y in zip(inputs, d)]",
+        "slope = torch.autograd.grad(sum((g * y).sum() for g, y in zip(grad(inputs, True), d)), inputs)[0]",
+        "print((slope - (grad(move(1e-5))[0] - grad(move(-1e-5))[0]) / 2e-5).norm() / slope.norm())",
+    )
+    answer = Measured(size, DERIVATIVE_ALLOWED, text, subject.shown(*lines))
+    # few take it, and a backward pass of one's own seldom has it
+    yield answer if size <= DERIVATIVE_ALLOWED else NotJudged(text, answer, "note")
+
+
+@at_the_code
+def _curvature(subject: ForeignSubject, inputs: Inputs, arriving: Tensor, along: Inputs) -> list[Tensor]:
+    """The gradients of the gradients' sum along a direction; empty where they have none, raises where they say so."""
+    with torch.enable_grad():
+        leaves = tuple(each.detach().requires_grad_() for each in inputs)
+        output = by_position(subject(leaves, None, True), subject.convention.kind)
+        first = torch.autograd.grad(
+            output, leaves, arriving, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        slope = sum((each * way).sum() for each, way in zip(first, along, strict=True))
+        if not isinstance(slope, Tensor) or not slope.requires_grad:
+            return []
+        # through all of the graph: a part that has no derivative raises when it is reached
+        slope.backward()  # type: ignore[no-untyped-call]
+        for each in getattr(subject.module, "parameters", list)():
+            each.grad = None
+        return [torch.zeros_like(each) if each.grad is None else each.grad for each in leaves]
 
 
 def learns(subject: ForeignSubject) -> Answers:

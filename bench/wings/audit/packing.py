@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...gate.result import Answers, Measured, NotJudged, deviations
 from ...gate.subject import Change
 from ...run.link import at_the_code
-from .calls import accepted_by
+from .calls import Inputs, accepted_by
 from .convention import with_argument
 from .numerics import AMOUNT_ALLOWED
 from .program import masks, setup
@@ -57,6 +57,8 @@ def packed(subject: ForeignSubject) -> Answers:
     late = (torch.arange(length) >= first)[None]
     words = f"with {argument}, one text changes the outputs of another in its row"
     found = max((both.moved(Change(where=each, look=~each), words) for each in (~late, late)), key=lambda x: x.value)
+    if argument != "cu_seqlens":
+        yield from _each_row(subject, plain, argument)
     if found.value:
         yield found if promised else NotJudged("position_ids alone do not keep texts apart", found, "note")
         return
@@ -78,6 +80,38 @@ def packed(subject: ForeignSubject) -> Answers:
     text = f"with {argument}, a text behind another has other outputs than alone, by {deviations(size)}"
     answer = Measured(size, AMOUNT_ALLOWED, text, program)
     yield answer if promised or size <= AMOUNT_ALLOWED else NotJudged(text, answer, "note")
+
+
+def _each_row(subject: ForeignSubject, plain: str, argument: str) -> Answers:
+    """Rows that are packed otherwise have the outputs that they have alone."""
+    length, inputs = subject.convention.length, subject.draw(2)
+    values = [
+        PACKED.get(argument, POSITIONS).format(first=first, length=length, rest=length - first)
+        for first in (length // 4, length // 2)
+    ]
+
+    def outputs(value: str, given: Inputs) -> Tensor:
+        call = with_argument(plain, argument, value)
+        return replace(subject, convention=replace(subject.convention, plain=call, causal="")).outputs(given)
+
+    both = f"torch.cat([{values[0]}, {values[1]}])"
+    try:
+        together = outputs(both, inputs)
+        alone = torch.cat([outputs(value, tuple(x[at : at + 1] for x in inputs)) for at, value in enumerate(values)])
+    except Exception:
+        # it takes one row of them for all
+        return
+    size = float((together - alone).abs().max() / alone.std())
+    text = f"with {argument} of its own, a row has other outputs than alone, by {deviations(size)}"
+    names, turned = subject.convention.names, subject.convention.turned
+    program = (
+        *setup(subject.convention, plain),
+        f"a = ({with_argument(plain, argument, both)}){turned}[1:]",
+        f"{names}, = [x[1:] for x in ({names},)]",
+        f"b = ({with_argument(plain, argument, values[1])}){turned}",
+        "print((a - b).abs().max() / b.std())",
+    )
+    yield Measured(size, AMOUNT_ALLOWED, text, program)
 
 
 def window(subject: ForeignSubject) -> Answers:

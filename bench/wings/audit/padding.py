@@ -21,9 +21,12 @@ from .subject import STILL, ForeignSubject, behind
 SQUARE = (8, 1, 7, 2, 6, 3, 5, 4)
 """Tokens of the sequences of a batch that has as many sequences as positions."""
 
-MANY = 400
-"""Positions at which the amount of padding and other sequences are tried too: a scale may spare short texts, and a
-selection of blocks may leave none out of them."""
+MANY = 608
+"""Positions at which the amount of padding and other sequences are tried too: a scale may spare short texts, long ones
+may go another way, and a selection of blocks may leave none out of few."""
+
+CROWDED = 70
+"""Sequences of a batch that code may cut into parts."""
 
 NO_MASK = NotJudged("it takes no mask")
 UNTRIED = NotJudged("no padding mask found; if it takes one: --call", verdict="not tried")
@@ -44,14 +47,17 @@ def padding(subject: ForeignSubject) -> Answers:
         found = subject.moved(change, "padding changes outputs of tokens")
         if found.value:
             failed[name] = found
-    # a mask (N, N) may be taken for one of queries and keys
-    square = torch.arange(len(SQUARE)) < torch.tensor(SQUARE)[:, None]
-    change = Change(where=~square, look=square, valid=square, causal=subject.masks_and_looks_back)
-    with suppress(Exception):
-        # it may take blocks alone
-        found = subject.moved(change, "padding changes outputs of tokens")
-        if found.value:
-            failed[f"in a batch of {len(SQUARE)} sequences of {len(SQUARE)} positions"] = found
+    # a mask (N, N) may be taken for one of queries and keys, and that of a part for that of all
+    for batch in (len(SQUARE), CROWDED):
+        # of parts of 8, 16, 32 or 64 each has other numbers
+        counts = [SQUARE[(3 * at + at // 8) % len(SQUARE)] for at in range(batch)]
+        valid = torch.arange(len(SQUARE)) < torch.tensor(counts)[:, None]
+        change = Change(where=~valid, look=valid, valid=valid, causal=subject.masks_and_looks_back)
+        with suppress(Exception):
+            # it may take blocks alone
+            found = subject.moved(change, "padding changes outputs of tokens")
+            if found.value:
+                failed[f"in a batch of {batch} sequences of {len(SQUARE)} positions"] = found
     if not failed:
         yield Measured(0.0, STILL)
         return
@@ -95,7 +101,8 @@ def amount(subject: ForeignSubject) -> Answers:
 def _amount(subject: ForeignSubject, length: int) -> Answers:
     convention, causal = subject.convention, subject.masks_and_looks_back
     # together, since a mask may be taken from the first sequence
-    counts = (length - length // 4 - 3, length - 1, length // 3, 1)
+    # and sorted by a permutation that is not its own inverse
+    counts = (length // 3, length - length // 4 - 3, 1, length - 1)
     valid = torch.arange(length) < torch.tensor(counts)[:, None]
     inputs = subject.draw(len(counts), length)
     padded, tried = subject.outputs(inputs, valid, causal), 0

@@ -11,9 +11,11 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from ...gate import traces
 from ...gate.lengths import long_lengths, repeated
 from ...gate.numerics import row_error
 from ...gate.result import Answers, Measured, NotJudged, deviations, error_text, lacks_kernel
+from ...run.link import at_the_code
 from .calls import Inputs
 from .program import setup
 from .subject import ForeignSubject, by_position
@@ -56,10 +58,15 @@ def half(subject: ForeignSubject) -> Answers:
             found, exact = _rounded(subject, subject.draw(), dtype, mask)
         except Exception as error:
             refused.append(f"{name} raises {error_text(error, 60)}")
-            if not lacks_kernel(error) and _raises_in_autocast(subject, dtype, mask, causal):
+            if not lacks_kernel(error) and _autocast_error(subject, dtype, mask, causal):
                 yield Measured(math.inf, HALF_ALLOWED, f"{name}: raises {error_text(error, 80)}", program)
                 return
             continue
+        if raised := _autocast_error(subject, dtype, mask, causal):
+            setting = f"with torch.autocast('cpu', torch.{name}): {call}"
+            text = f"in autocast to {name} it raises {raised}"
+            yield Measured(math.inf, HALF_ALLOWED, text, (*setup(subject.convention, call, mask, causal), setting))
+            return
         if found.dtype != dtype and subject.convention.kind != "model":
             # models give logits in float32 on purpose
             text = f"it returns {str(found.dtype)[6:]} for inputs of {name}, which costs later layers memory and speed"
@@ -107,6 +114,7 @@ def _drift(subject: ForeignSubject) -> Iterator[Measured]:
             yield Measured(late, DRIFT_ALLOWED + OF_EARLY * early, text, subject.shown(*lines, batch=1, length=1))
         if subject.has_inputs_of_numbers:
             yield _late_error(subject, length)
+            yield from _late_in_autocast(subject, length)
         if subject.looks_back:
             yield from _future_in_half(subject, length)
 
@@ -154,6 +162,49 @@ def _late_error(subject: ForeignSubject, length: int) -> Measured:
     return Measured(error, LATE_ALLOWED, text, subject.shown(*lines, batch=1, length=length))
 
 
+def _late_in_autocast(subject: ForeignSubject, length: int) -> Iterator[Measured]:
+    """The same where PyTorch lowers the precision of products by itself, such as of angles by positions."""
+    inputs = tuple(SHARPER * x for x in subject.draw(1, length))
+    with suppress(Exception):
+        low = by_position(subject.in_autocast("bfloat16", inputs), subject.convention.kind)[:, -EARLY:]
+        error = row_error(low, subject.outputs(inputs)[:, -EARLY:], share=0.5)
+        lines = (
+            f"x = [{SHARPER} * x for x in inputs]; b = out(x)",
+            "with torch.autocast('cpu', torch.bfloat16): a = out(x).float()",
+            f"print(((a - b).norm(dim=-1) / b.norm(dim=-1))[:, -{EARLY}:].median())",
+        )
+        words = f"in autocast half of the last of {length:,} rows differ by {error:.0%} from float32"
+        text = f"{words}: positions by a product?"
+        yield Measured(error, LATE_ALLOWED, text, subject.shown(*lines, batch=1, length=length))
+
+
+def remembered(subject: ForeignSubject) -> Answers:
+    """Nothing is remembered of earlier calls, and after one in inference mode it still trains."""
+    yield from traces.nothing_remembered(subject)
+    problem = _behind_inference(subject.fresh(), subject.draw(1), subject.draw(1, seed=1))
+    lines = (
+        "import copy; n = copy.deepcopy(m)",
+        "with torch.inference_mode(): out(inputs, n)",
+        "n.train(); out(inputs, n).sum().backward()",
+    )
+    text = f"after a call in inference mode, training raises {problem}"
+    yield Measured(float(bool(problem)), 0.0, text, subject.shown(*lines))
+
+
+@at_the_code
+def _behind_inference(subject: ForeignSubject, inputs: Inputs, others: Inputs) -> str:
+    """What a training step raises after a call in inference mode, and not before."""
+    try:
+        with torch.inference_mode():
+            subject(tuple(x.clone() for x in inputs), None, subject.claims)
+        subject.passes(others, parameters=tuple(subject.trained()))
+    except RuntimeError as error:
+        return error_text(error, 80) if "nference" in str(error) else ""
+    except Exception:
+        return ""
+    return ""
+
+
 def _rounded(subject: ForeignSubject, inputs: Inputs, dtype: torch.dtype, valid: Tensor | None) -> list[Tensor]:
     """The outputs in `dtype`, and those in float32 of the same rounded inputs and weights."""
     made, name = [], str(dtype).removeprefix("torch.")
@@ -164,10 +215,10 @@ def _rounded(subject: ForeignSubject, inputs: Inputs, dtype: torch.dtype, valid:
     return made
 
 
-def _raises_in_autocast(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, causal: bool) -> bool:
-    """True if weights in float32 do not help: code may be made for autocast alone."""
+def _autocast_error(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, causal: bool) -> str:
+    """What it raises with weights in float32, for which code may be made alone; empty if nothing of its own."""
     try:
         subject.in_autocast(str(dtype).removeprefix("torch."), subject.draw(), valid, causal)
     except Exception as error:
-        return not lacks_kernel(error)
-    return False
+        return "" if lacks_kernel(error) else error_text(error, 80)
+    return ""

@@ -41,9 +41,10 @@ TESTS: dict[str, Test] = {
     "window": packing.window,
     "grouped heads": numerics.grouped,
     "gradients": numerics.gradients,
+    "second derivatives": numerics.second_derivatives,
     "parameters learn": numerics.learns,
     "softmax": normalised,
-    "evaluation": numerics.draws,
+    "evaluation": numerics.evaluation,
     "half precision": precision.half,
     "large inputs": numerics.large,
     "any length": lengths.any_length,
@@ -53,7 +54,7 @@ TESTS: dict[str, Test] = {
     "equal tokens": lengths.equal_tokens,
     "empty batch": lengths.empty_batch,
     "inputs stay": traces.inputs_stay,
-    "nothing remembered": traces.nothing_remembered,
+    "nothing remembered": precision.remembered,
     "storage": traces.storage,
     "training": modes.training_is_evaluation,
     "dropout": modes.dropout,
@@ -132,7 +133,8 @@ def audit_module(
         red = next((each for each in MIXING if findings[each].verdict == "fails"), "")
         if red and (cause := mixed_heads(subject)):
             findings[red] = replace(findings[red], detail=f"{findings[red].detail}; cause: {cause}")
-        if idle := unused_arguments(subject):
+        # by which texts of a row are told apart
+        if idle := [each for each in unused_arguments(subject) if each not in packing.PACKED]:
             text = f"nothing is known of {', '.join(idle)}; a call that names them: --call"
             findings["arguments"] = Result.of("arguments", NotJudged(text, verdict="not tried"))
     return AuditReport(

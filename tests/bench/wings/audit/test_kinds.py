@@ -1,5 +1,6 @@
 """Faults of every kind that strangers reported or planted, each beside a right layer that differs in nothing else."""
 
+import itertools
 import math
 import re
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ from attnbench.bench.cli.check import ByDesign, names_of
 from attnbench.bench.wings.audit.decoding import ALLOWED
 from attnbench.bench.wings.audit.subject import SAME
 from attnbench.bench.wings.audit.suite import IN_THE_GATE, NAMES, audit_module
+
+SEEDS = itertools.count()
 
 
 class Layer(nn.Module):
@@ -984,7 +987,155 @@ class LeaksBesideALoudChannel(OneLoudChannel):
         return torch.cat([found[..., :1], found[..., 1:] + 1e-5 * mixed[:, :1, -1:].sum(-1)], -1)
 
 
+class ForgetsPaddingBeyond512(Padded):
+    """More than 512 positions are mixed in chunks, which get no mask."""
+
+    def forward(self, x, pad_mask=None):
+        return super().forward(x, pad_mask if x.shape[1] <= 512 else None)
+
+
+class MaskOfTheFirst32(Padded):
+    """A large batch is cut into parts of 32 sequences, each of which gets the mask of the first part."""
+
+    def forward(self, x, pad_mask=None):
+        masks = [None if pad_mask is None else pad_mask[: len(part)] for part in x.split(32)]
+        return torch.cat(
+            [super(MaskOfTheFirst32, self).forward(*each) for each in zip(x.split(32), masks, strict=True)]
+        )
+
+
+class SortedByLength(Encoder):
+    """Sequences are sorted by their lengths and put back by the same order, or by its inverse."""
+
+    inverse = False
+
+    def forward(self, x, lengths=None):
+        if lengths is None:
+            return super().forward(x)
+        order = lengths.argsort(descending=True, stable=True)
+        q, k, v = self.split(x[order])
+        seen = (torch.arange(x.shape[1]) < lengths[order][:, None])[:, None, None]
+        found = self.joined(F.scaled_dot_product_attention(q, k, v, seen))
+        return found[order.argsort() if self.inverse else order]
+
+
+class SortedBack(SortedByLength):
+    inverse = True
+
+
+class AnglesByAProduct(Rotary):
+    """Autocast lowers the product that makes the angles."""
+
+    def turned(self, x):
+        angles = torch.arange(x.shape[2], dtype=torch.float32)[:, None] @ torch.logspace(0, -3, 4)[None]
+        cos, sin = angles.float().cos().repeat(1, 2).to(x.dtype), angles.float().sin().repeat(1, 2).to(x.dtype)
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+
+class LowestOfItsInput(Padded):
+    """In autocast scores have a precision in which the least number of the input is infinite."""
+
+    def forward(self, x, pad_mask=None):
+        q, k, v = self.split(x)
+        scores = q @ k.mT * 8**-0.5
+        if pad_mask is not None:
+            scores = scores.masked_fill(~pad_mask[:, None, None], torch.finfo(x.dtype).min)
+        return self.joined(scores.softmax(-1) @ v)
+
+
+class FeaturesThatAreNotSaved(Encoder):
+    """Random features lie in a buffer that is not part of a saved state."""
+
+    def __init__(self):
+        super().__init__()
+        # whatever the seed is, which the layer has set
+        drawn = torch.randn(8, 16, generator=torch.Generator().manual_seed(next(SEEDS)))
+        self.register_buffer("features", drawn, persistent=False)
+
+    def mixed(self, q, k, v):
+        q, k = ((x @ self.features).softmax(-1) for x in (q, k))
+        return q @ (k.mT @ v) / (q @ k.sum(2, keepdim=True).mT)
+
+
+class TableOfInference(Layer):
+    """A table that the first call makes, which gradients cannot use if it was made for inference."""
+
+    table = None
+
+    def mixed(self, q, k, v):
+        if self.table is None:
+            self.table = torch.linspace(0.5, 1.5, 8)
+        return super().mixed(q * self.table, k, v)
+
+
+class CachedWithPadding(Cached):
+    """The mask is of all positions, or later ones are decoded without it."""
+
+    forgets = False
+
+    def forward(self, x, attention_mask=None, past_key_value=None):
+        q, k, v = self.split(x)
+        if past_key_value is not None:
+            k, v = torch.cat([past_key_value[0], k], 2), torch.cat([past_key_value[1], v], 2)
+        seen = self.seen(q.shape[2], k.shape[2])
+        if attention_mask is not None and not (self.forgets and past_key_value is not None):
+            # a row that sees nothing sees itself
+            seen = seen & attention_mask[:, None, None] | torch.eye(k.shape[2], dtype=torch.bool)[-q.shape[2] :]
+        return self.joined(F.scaled_dot_product_attention(q, k, v, seen)), (k, v)
+
+
+class DecodesWithoutTheMask(CachedWithPadding):
+    forgets = True
+
+
+class SumsInPlace(Layer):
+    """A state in float32 that a step adds to, in place or in a copy."""
+
+    in_place = True
+
+    def forward(self, x, state=None):
+        q, k, v = (each.float() for each in self.split(x))
+        added = (k.sigmoid()[..., None] * v[..., None, :]).cumsum(2)
+        state = added.new_zeros(len(x), 4, 8, 8) if state is None else state
+        mixed = (q.sigmoid()[..., None, :] @ (state[:, :, None] + added))[..., 0, :]
+        state = state.add_(added[:, :, -1].detach()) if self.in_place else state + added[:, :, -1]
+        return self.joined(F.rms_norm(mixed, (8,)).to(self.output.weight.dtype)), state
+
+
+class SumsInACopy(SumsInPlace):
+    in_place = False
+
+
+class PositionsOfTheFirstRow(Layer):
+    """Positions that are given turn all rows as they turn the first."""
+
+    first = True
+
+    def forward(self, x, position_ids=None):
+        q, k, v = self.split(x)
+        at = torch.arange(x.shape[1])[None] if position_ids is None else position_ids
+        at = at[:1] if self.first else at
+        angles = at[:, None, :, None] * torch.logspace(0, -2, 4)
+        turn = torch.cat([angles.cos(), angles.sin()], -1).to(x.dtype)
+        return self.joined(self.mixed(q * turn, k * turn, v))
+
+
+class PositionsOfEachRow(PositionsOfTheFirstRow):
+    first = False
+
+
+class DetachesBeyond512(Layer):
+    """Keys and values of all but the last 512 positions have no gradient."""
+
+    def mixed(self, q, k, v):
+        old = slice(0, max(0, q.shape[2] - 512))
+        k, v = (torch.cat([each[:, :, old].detach(), each[:, :, old.stop :]], 2) for each in (k, v))
+        return super().mixed(q, k, v)
+
+
 RIGHT = [
+    SortedBack, CachedWithPadding, SumsInACopy, PositionsOfEachRow,
     OneLoudChannel, Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached,
     Dilated, DilatedBySix, BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare, Rotary,
     RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision, WindowedCache, Fading,
@@ -1003,6 +1154,17 @@ FAULTS = [
     (WrongInBatchesOfEight, "batch"),
     (WrapsAt1024, "long"),
     (WindowBetweenTwoLengths, "long"),
+    (ForgetsPaddingBeyond512, "amount of padding"),
+    (MaskOfTheFirst32, "padding"),
+    (SortedByLength, "amount of padding"),
+    (AnglesByAProduct, "half precision"),
+    (LowestOfItsInput, "half precision"),
+    (FeaturesThatAreNotSaved, "evaluation"),
+    (TableOfInference, "nothing remembered"),
+    (DecodesWithoutTheMask, "decoding"),
+    (SumsInPlace, "decoding"),
+    (PositionsOfTheFirstRow, "packed rows"),
+    (DetachesBeyond512, "gradients"),
     (SelectsForTheBatch, "batch"),
     (NormedTwiceInTheCache, "decoding"),
     (TableOfTheFirstCall, "nothing remembered"),
@@ -1101,6 +1263,36 @@ def test_what_a_seed_drawn_anew_in_training_hides_is_said(rate):
     found = {each.property: each for each in report.findings}
     assert found["training"].verdict == "not tried" and "two equal calls in training differ" in found["training"].detail
     assert found["future"].held and found["gradients"].held
+
+
+class Weighted(torch.autograd.Function):
+    """Causal attention whose backward pass takes the weights for constants."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        ctx.weights = weights(q, k)
+        ctx.save_for_backward(q, k, v)
+        return ctx.weights @ v
+
+    @staticmethod
+    def backward(ctx, arriving):
+        q, k, v = ctx.saved_tensors
+        rows = arriving @ v.mT
+        scores = ctx.weights * (rows - (rows * ctx.weights).sum(-1, keepdim=True)) * 8**-0.5
+        return scores @ k, scores.mT @ q, ctx.weights.mT @ arriving
+
+
+def test_second_derivatives_that_are_silently_wrong_are_a_note():
+    class Wrong(Layer):
+        def mixed(self, q, k, v):
+            return Weighted.apply(q, k, v)
+
+    for kind, verdict in ((Wrong, "note"), (Layer, "n.a."), (Rounded, "n.a."), (Recurrent, "n.a.")):
+        report = audit_module(kind(), compile="")
+        [found] = [each for each in report.findings if each.property == "second derivatives"]
+        assert found.verdict == verdict or (verdict == "n.a." and found.verdict == "holds"), (kind, found)
+    report = audit_module(Wrong(), compile="")
+    assert report and "the derivative of its gradients is wrong by" in str(report)
 
 
 def test_tokens_that_all_later_ones_see_are_no_broken_window():
