@@ -89,7 +89,8 @@ def test_after_a_failure_longer_lengths_are_skipped_with_its_reason_and_others_g
     monkeypatch.setattr(point_module.SweepWorkloads, "_attention", build)
     assert run(runner("softmax,linear")) == {}
     again = run(runner("softmax,linear", retry=True))
-    assert {key: r.outcome for key, r in again.items() if key[0] == "linear"} == {
+    # what other processes disturbed is timed again as well
+    assert {key: r.outcome for key, r in again.items() if key[0] == "linear" and key[1] > 64} == {
         ("linear", 128): Outcome.OK, ("linear", 256): Outcome.OK
     }  # fmt: skip
 
