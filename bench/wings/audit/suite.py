@@ -151,9 +151,9 @@ def _findings(tests: Mapping[str, Test], subject: ForeignSubject, second: Away |
     if second is None:
         return _in_turn(tests, subject)
     other = replace(subject, module=second, pristine=second.link.pristine)
-    here = {name: test for name, test in tests.items() if name not in ASIDE}
+    there, here = ({name: tests[name] for name in tests if (name in ASIDE) is aside} for aside in (True, False))
     with ThreadPoolExecutor(1) as pool:
-        aside = pool.submit(_in_turn, {name: tests[name] for name in ASIDE}, other)
+        aside = pool.submit(_in_turn, there, other)
         try:
             found = _in_turn(here, subject)
         except BaseException:
