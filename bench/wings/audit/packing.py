@@ -102,6 +102,9 @@ def _each_row(subject: ForeignSubject, plain: str, argument: str) -> Answers:
         # it takes one row of them for all
         return
     size = float((together - alone).abs().max() / alone.std())
+    if size <= AMOUNT_ALLOWED:
+        # whether texts of one row are kept apart is for others to say
+        return
     text = f"with {argument} of its own, a row has other outputs than alone, by {deviations(size)}"
     names, turned = subject.convention.names, subject.convention.turned
     program = (
