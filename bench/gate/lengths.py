@@ -109,10 +109,11 @@ def late_future(subject: Subject) -> Answers:
     # some loop over positions
     is_quick = subject.seconds - start < SLOW_SECONDS
     every = {lengths[0]: EDGES if is_quick else EDGES[-1:]} | dict.fromkeys(taken(subject, (_BETWEEN,)), (640,))
+    takes_block = bool(taken(subject, (BLOCK,)))
     for length, edges in every.items():
         inputs = subject.draw(1, length)
         base = subject.outputs(inputs)
-        if taken(subject, (BLOCK,)):
+        if takes_block:
             words = f"the first {BLOCK} of {length:,} tokens have other outputs than alone"
             lines = f"a, b = out(part(inputs, 0, {BLOCK})), out(inputs)[:, :{BLOCK}]"
             alone = subject.outputs(subject.part(inputs, 0, BLOCK))

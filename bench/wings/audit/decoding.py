@@ -243,7 +243,7 @@ def _compared(found: Protocol, subject: ForeignSubject, ends: tuple[int, ...]) -
     try:
         with torch.no_grad():
             whole = subject(inputs, None, True)
-            size = float((_in_pieces(subject, found, inputs, ends) - whole).abs().max() / whole.std())
+            size = _movement(_in_pieces(subject, found, inputs, ends), whole)
     except Exception as error:
         return torch.inf, f"raises {error_text(error, 80)}"
     return size, ""

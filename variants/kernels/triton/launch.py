@@ -176,8 +176,10 @@ def _far(x: Tensor) -> bool:
 
 def capability() -> int:
     """Ten times the compute capability that kernels are compiled for, such as 90; that of Hopper without a GPU."""
-    if _noted is not None or not torch.cuda.is_available():
-        return _capability
+    return _capability if _noted is not None or not torch.cuda.is_available() else _of_this_gpu()
+
+
+def _of_this_gpu() -> int:
     major, minor = torch.cuda.get_device_capability()
     return 10 * major + minor
 
@@ -191,8 +193,7 @@ def recording(capability: int | None = None) -> Iterator[dict[str, Specialisatio
     TRITON_INTERPRET out of the environment.
     """
     global _noted, _capability
-    major, minor = divmod(capability, 10) if capability else torch.cuda.get_device_capability()
-    before, (_noted, _capability) = (_noted, _capability), ({}, 10 * major + minor)
+    before, (_noted, _capability) = (_noted, _capability), ({}, capability or _of_this_gpu())
     try:
         with _Numbered():
             yield _noted
