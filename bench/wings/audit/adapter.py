@@ -218,7 +218,8 @@ def audited_there(variant: Away, causal: bool | None) -> list[Result]:
 
 def _audited(module: Any, name: str, call: Call, causal: bool | None) -> list[Result]:
     """What an audit finds about the module as it is, by the names that the gate has for the same."""
-    from .suite import IN_THE_GATE, audit_module
+    from .report import IN_THE_GATE
+    from .suite import audit_module
 
     # the gate compiles it too
     findings = audit_module(module, name, call=call, causal=causal, compile="").findings

@@ -111,6 +111,8 @@ def distances(moved: Tensor) -> tuple[str, str]:
     words = f"distance {low}" if low == high else f"distances {low} to {high}"
     if high == 1:
         return words, OFF_BY_ONE
+    if not earlier.any():
+        return words, "the first position has no key, and a softmax over no key is a mean over all: a mask of tril(-1)"
     # a Fourier transform has some factors of zero
     if len(gaps) > 0.9 * length * (length - 1) / 2:
         return words, "no mask, a mean or an FFT over all"

@@ -10,6 +10,15 @@ from ...gate.result import Result, summary, told_at
 MUST_BE_DECIDED = ("future", "gradients")
 """Findings that a true report has tried; what padding means is asked about where it is not found out."""
 
+IN_THE_GATE = {
+    "future": "causal", "padding": "padding content", "amount of padding": "padding length", "batch":
+    "batch independence", "empty rows": "masked rows", "packed rows": "packed sequences", "gradients": "gradient",
+    "evaluation": "deterministic", "large inputs": "finite", "prefix": "prefix consistency", "inputs stay":
+    "no side effects", "nothing remembered": "no state", "storage": "layout", "dropout": "dropout in training only",
+    "decoding": "decode", "compile": "compiled",
+}  # fmt: skip
+"""The names that properties of the gate have which promise the same."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
@@ -30,6 +39,11 @@ class AuditReport:
     @property
     def failures(self) -> tuple[Result, ...]:
         return tuple(each for each in self.findings if each.verdict == "fails")
+
+    @property
+    def properties_broken(self) -> tuple[str, ...]:
+        """The names of the failures, as the gate has them."""
+        return tuple(IN_THE_GATE.get(each.property, each.property) for each in self.failures)
 
     @property
     def verdict(self) -> str:

@@ -62,15 +62,6 @@ TESTS: dict[str, Test] = {
 }
 """Tests by the name of their finding; those of decoding and of torch.compile come after these."""
 
-IN_THE_GATE = {
-    "future": "causal", "padding": "padding content", "amount of padding": "padding length", "batch":
-    "batch independence", "empty rows": "masked rows", "packed rows": "packed sequences", "gradients": "gradient",
-    "evaluation": "deterministic", "large inputs": "finite", "prefix": "prefix consistency", "inputs stay":
-    "no side effects", "nothing remembered": "no state", "storage": "layout", "dropout": "dropout in training only",
-    "decoding": "decode", "compile": "compiled",
-}  # fmt: skip
-"""The names that properties of the gate have which promise the same."""
-
 SHOWN_BY = {"prefix": ("future", "evaluation"), "long": ("future", "evaluation"), "dropout": ("evaluation",)}
 """Tests that would say once more what another has found."""
 

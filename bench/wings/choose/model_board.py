@@ -29,6 +29,8 @@ from ...store.records import Records
 from ...store.table import ResultTable, table_of
 from .choose import Judgement, Requirements, judge, longest_test, tokens_of, why_unknown
 from .estimate import (
+    CALL_SECONDS,
+    Evidence,
     Guess,
     Timing,
     device_of,
@@ -55,11 +57,14 @@ PRODUCT_SHARE, BYTES_SHARE = 0.6, 0.7
 """The shares of the peaks that matrix products of a prefill, and the reading of weights for a token, reach: as in the
 timings of whole models in `timings.toml` with bfloat16."""
 
-MARKS = {"measured": "m", "calibrated": "c", "other device": "o", "counted": "n"}
+MARKS: dict[Evidence, str] = {"measured": "m", "calibrated": "c", "other device": "o", "counted": "n"}
 """A mark for each kind of evidence, from the best to the weakest; of several the weakest counts."""
 
 VERDICTS = ("better", "within margin", "worse", "undecided", "not compared")
 """What a board may say of an attention beside softmax, in the order of the columns."""
+
+CALLS_OF_A_LAYER = 8
+"""Kernels of a layer outside of attention: two norms, projections, rotation, the feed-forward and sums."""
 
 USED_MEMORY = 0.9
 """The share of the memory for weights and caches; the rest is for what is computed with."""
@@ -105,7 +110,7 @@ class ModelOnDevice:
         peak = self.device.bfloat16 if kind == "card" else self.device.float32
         reading = weights * self.bytes_per_weight / self.device.bytes_per_second
         products = 2.0 * weights * length / peak if mode == "forward" else 0.0
-        rest = max(reading / BYTES_SHARE, products / PRODUCT_SHARE)
+        rest = max(reading / BYTES_SHARE, products / PRODUCT_SHARE, self.launches)
         seconds = rest + sum(one.seconds for one, _, _ in each)
         high = rest * self.factor_of_rest + sum(one.seconds * self.factor(kind, one) for one, _, _ in each)
         # no card beats its data sheet; the rates of a processor are no peaks
@@ -114,6 +119,11 @@ class ModelOnDevice:
             seconds=seconds, low=max(seconds**2 / high, min(least, seconds)), high=high,
             cache_bytes=sum(kept for _, kept, _ in each), guesses=tuple(dict.fromkeys(one for one, _, _ in each)),
         )  # fmt: skip
+
+    @property
+    def launches(self) -> float:
+        """Seconds in which the kernels outside of attention are called, below which no smaller model comes."""
+        return self.model.num_hidden_layers * CALLS_OF_A_LAYER * CALL_SECONDS[self.device.kind]
 
     def _layer(self, spec: Spec, mode: Mode, length: int) -> tuple[Guess, int, float] | None:
         """The best guess for one layer, by whatever kernel of softmax was timed on a card; its cache and its work."""
@@ -171,7 +181,8 @@ def choose_for_model(
             spec: (served.cost(spec, "forward", length), served.cost(spec, "decode", length))
             for spec in dict.fromkeys((shape.released, *asked))
         }
-        order = sorted(asked, key=lambda spec: first.seconds if (first := both[spec][0]) else 0.0)
+        # what was timed on this device before what was guessed from others, which may look fastest by chance
+        order = sorted(asked, key=lambda spec: (_is_guessed(first := both[spec][0]), first.seconds if first else 0.0))
         costs = {str(spec): both[spec] for spec in order}
     weights = served.bytes_per_weight * shape.parameters()
     free = USED_MEMORY * served.device.memory_bytes - weights
@@ -180,7 +191,7 @@ def choose_for_model(
         found = costs[name][at]
         if found is None:
             return EMPTY
-        mark = max((MARKS[each.evidence] for each in found.guesses), key=[*MARKS.values()].index)
+        mark = MARKS[_weakest(found)]
         down, up = (f"{factor:.{1 if factor < 9.95 else 0}f}"
                     for factor in (found.seconds / found.low, found.high / found.seconds))  # fmt: skip
         words, factors = _seconds(found.seconds), f"×÷{up}" if up == down else f"÷{down}×{up}"
@@ -298,6 +309,23 @@ def _whole_models(timings: Sequence[Timing]) -> Iterator[tuple[str, float]]:
                 yield one["device"], math.log(found.seconds / seconds)
 
 
+def _billions(count: float) -> str:
+    """
+    >>> _billions(8.03e9), _billions(4_200_000)
+    ('8.0B', '4.2M')
+    """
+    return f"{count / 1e9:.1f}B" if count >= 1e8 else f"{count / 1e6:.1f}M"
+
+
+def _weakest(cost: Cost) -> Evidence:
+    """The weakest evidence of its layers."""
+    return max((each.evidence for each in cost.guesses), key=[*MARKS].index)
+
+
+def _is_guessed(cost: Cost | None) -> bool:
+    return cost is not None and _weakest(cost) in ("other device", "counted")
+
+
 def _seconds(seconds: float) -> str:
     """A time in two digits, which is more than an estimate knows.
 
@@ -355,12 +383,19 @@ def _notes(
         topic="times",
         text="×÷1.6: nine in ten back-tests of such estimates lay within this factor; ÷1.2×1.6, or ×1.6 alone: the "
         "card's peaks bound it from below. m: measured; c: counted in FLOPs and bytes, and calibrated by times of this "
-        "attention at other shapes; o: by its times on another card; n: by those of others of its family",
+        "attention at other shapes; o: by its times on another card; n: by those of others of its family; o and n "
+        "stand last",
     )
+    if served.launches > weights / device.bytes_per_second / BYTES_SHARE:
+        yield Note(
+            topic="launches",
+            text=f"a token of so small a model is bound by calls: {CALLS_OF_A_LAYER} kernels a layer outside of "
+            f"attention were counted, {1e6 * CALL_SECONDS[device.kind]:g} µs each; captured graphs take less",
+        )
     kept = "bfloat16, states of linear attention in float32" if device.kind == "card" else "float32"
     yield Note(
         topic="memory",
-        text=f"{shape.parameters() / 1e9:.1f}B weights of {served.bytes_per_weight:g} bytes take {size(weights)} of "
+        text=f"{_billions(shape.parameters())} weights of {served.bytes_per_weight:g} bytes take {size(weights)} of "
         f"{size(device.memory_bytes)}, of which a tenth is kept free; keys and values are in {kept}",
     )
     if shape.assumed:

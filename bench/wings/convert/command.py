@@ -16,7 +16,7 @@ from ...core.files import RESULTS
 @command("Measure", "attnbench convert ./my-model --to entmax15 --text text.txt")
 def convert(
     path: Annotated[Path, typer.Argument(help="Folder of a model that save_pretrained wrote.")],
-    to: Annotated[str, typer.Option("--to", help="Variant to convert to.")] = "entmax15",
+    to: Annotated[str, typer.Option("--to", help="Variant to convert to; weights of its own start anew.")] = "entmax15",
     text: Annotated[
         Path | None,
         typer.Option(

@@ -133,6 +133,9 @@ def judging(
             return
         names = tuple(SHORT) if quick else (*CAUSAL_TASKS, *POOLED_TASKS)
         asked = [task for task in names if (task in POOLED_TASKS) is not examined.causal]
+        if examined.looks_ahead:
+            # an answer that it reads from the future tells nothing
+            asked = []
         pairs: list[tuple[JudgedTask, JudgedTask | None]] = []
         if examined.no_padding:
             # its texts differ in length: the reference would be trained beside nothing
@@ -187,6 +190,7 @@ def _audited(audit: Callable[..., Any], spec: Spec, causal: bool | None) -> Audi
     return Audited(
         question=report.question,
         failures=tuple(f"{each.property}: {each.detail}" for each in report.failures),
+        names=report.properties_broken,
         asks=next((f"{each.property}: {each.detail}" for each in report.findings if _must_be_told(each)), ""),
         flags=tuple(f"{each.property}: {each.detail}" for each in report.findings if _names_a_flag(each)),
         verdict="" if report.question else report.verdict,

@@ -160,7 +160,7 @@ def judge_report(
         variant=variant,
         answers=tuple(_answers(audited, examined, tasks, costs)),
         lines=tuple(lines),
-        notes=tuple(_notes(variant, examined, own_tasks, although, short)) if examined and tasks else (),
+        notes=tuple(_notes(variant, examined, own_tasks, although, short)) if examined and (tasks or complete) else (),
         passed=not wrong,
         unsupported=bool(examined and examined.unsupported),
         undecided=bool(audited.asks),
@@ -170,8 +170,8 @@ def judge_report(
 
 def _although(audited: Audited, examined: Examined | None) -> str:
     """The names of what fails in words, of the gate first."""
-    failures = [*(examined.failures if examined else ()), *audited.failures]
-    return _fails(list(dict.fromkeys(each.partition(":")[0] for each in failures)))
+    of_gate = (each.partition(":")[0] for each in (examined.failures if examined else ()))
+    return _fails(list(dict.fromkeys([*of_gate, *audited.names])))
 
 
 def _fails(names: Sequence[str]) -> str:
@@ -204,6 +204,8 @@ def _answers(
             where.setdefault(_beside(own, reference), []).append(own.task)
         compared = [f"{word} in {listed(names)}" for word, names in where.items() if word]
         yield "better?", "; ".join([*compared, *_abilities(tasks)])
+    elif examined is not None and examined.looks_ahead:
+        yield "better?", "not trained: it would read the answers from later tokens"
     if costs and examined:
         yield "cost?", cost_line(costs, examined).text
 
@@ -266,7 +268,9 @@ def task_line(
         )
     elif at is not None:
         parts.append(f"{percent(at)} right{there}")
-    budget = f"{own.steps:,} steps in {own.seconds:.0f} s, learning rate {own.learning_rate:g}, seed {own.seed}"
+    budget = (
+        f"{own.model}, {own.steps:,} steps in {own.seconds:.0f} s, learning rate {own.learning_rate:g}, seed {own.seed}"
+    )
     marked = f"measured although {although}: " if although else ""
     return JudgeLine(
         topic=own.task,
@@ -430,6 +434,8 @@ def _notes(variant: str, examined: Examined, tasks: Sequence[JudgedTask], althou
         notes.insert(0, "What fails was measured for comparison alone; no board shows these numbers.")
     if not all(task.ranked for task in tasks):
         notes.insert(0, "This preset proves that everything runs; its numbers say nothing about the variant.")
+    if examined.looks_ahead:
+        return [*notes, "Mend what moves earlier outputs, and type the same command again."]
     if not examined.causal:
         notes.append(f"Without a causal form it takes no part in {listed(CAUSAL_TASKS)}; max-pooled stands for them.")
         return notes

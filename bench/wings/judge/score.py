@@ -12,6 +12,7 @@ from ...core.decode import Text, Texts
 from ...core.metrics import ACCURACY
 from ...core.record import Outcome, Record
 from ...score.settings import LENGTH, Values, longest_at, series_of, setting_values
+from ...stats.format import counted
 from ...store.rows import ResultRow
 from ...store.table import ResultTable, table_of
 
@@ -36,11 +37,13 @@ HELD = 0.9
 class Audited:
     """The findings of an audit of a module as it is. `question`: why there are none. `failures`: with their details.
 
-    `flags`: findings that another flag of the command would decide. `asks`: what must be decided first.
+    `names`: of what fails, as the gate has them. `flags`: findings that another flag of the command would decide.
+    `asks`: what must be decided first.
     """
 
     question: str = ""
     failures: Texts = ()
+    names: Texts = ()
     flags: Texts = ()
     asks: Text = ""
     verdict: Text = ""
@@ -69,14 +72,20 @@ class Examined:
     projects: bool = False
     no_padding: Text = ""
 
+    @property
+    def looks_ahead(self) -> bool:
+        """It claims to be causal, and later tokens move it so much that it has no causal form."""
+        return not self.causal and any(each.startswith("causal:") for each in self.failures)
+
 
 @dataclass(frozen=True, slots=True)
 class JudgedTask:
     """One training of one variant on one task, by the seed and the rate that a judgement uses.
 
     `accuracies`: by setting, shares from 0 to 1; one without axes where the task tests a single one. `trained`: the
-    longest length of training. `examples`: of the test in all. `ranked`: whether its preset is one for results, not for
-    trials. `outcome`, `reason`: why there are no accuracies, or what the gate finds wrong in what was measured.
+    longest length of training. `model`: its sizes in words. `examples`: of the test in all. `ranked`: whether its
+    preset is one for results, not for trials. `outcome`, `reason`: why there are no accuracies, or what the gate finds
+    wrong in what was measured.
     """
 
     task: str
@@ -85,6 +94,7 @@ class JudgedTask:
     outcome: str = Outcome.OK
     reason: str = ""
     trained: int = 0
+    model: str = ""
     steps: int = 0
     learning_rate: float = 0.0
     seed: int = 0
@@ -132,6 +142,7 @@ def judged_task(record: Record) -> JudgedTask:
     """The result of a task, read from the Record of its training."""
     table = table_of([record])
     row = table.rows[0]
+    sizes = {name: int(row.setting.get(name) or 0) for name in ("layers", "heads", "width")}
     rate, whole = record.first("learning_rate"), record.first(ACCURACY.name, split="test")
     return JudgedTask(
         task=row.task,
@@ -140,6 +151,7 @@ def judged_task(record: Record) -> JudgedTask:
         outcome=row.outcome,
         reason=row.reason,
         trained=int(row.setting.get("length") or 0),
+        model=f"{counted(sizes['layers'], 'layer')} of {counted(sizes['heads'], 'head')} and width {sizes['width']}",
         steps=int(row.setting.get("steps") or 0),
         learning_rate=rate.value if rate else float(row.setting.get("learning_rate") or 0),
         seed=row.seed,

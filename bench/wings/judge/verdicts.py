@@ -13,8 +13,8 @@ import torch
 from ...core.cell import Cell
 from ...core.decode import read_json
 from ...core.errors import AttnbenchError
-from ...core.files import replacing
-from ...core.harness import EDITED, harness_name
+from ...core.files import PACKAGE, replacing
+from ...core.harness import EDITED, FOLDERS, harness_name
 from ...core.hashing import content_hash
 from ...core.spec import Spec
 from ...plan.fingerprint import variant_hash
@@ -41,9 +41,10 @@ class Verdicts:
             # the check says why it does not load
             return cls(file=None)
         harness = harness_name()
-        # of an edited checkout the next verdict may be another
         if harness.endswith(EDITED):
-            return cls(file=None)
+            # after the next edit the verdict may be another
+            files = (file for folder in FOLDERS for file in sorted((PACKAGE / folder).rglob("*.py")))
+            harness += content_hash([file.read_text(encoding="utf-8") for file in files])
         key = content_hash([str(spec), source, causal, device, harness, torch.__version__])
         file = results / FOLDER / f"{key}.json"
         if not again:

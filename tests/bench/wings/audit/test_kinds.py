@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from attnbench.bench.cli.check import ByDesign, names_of
 from attnbench.bench.wings.audit.decoding import ALLOWED
+from attnbench.bench.wings.audit.report import IN_THE_GATE
 from attnbench.bench.wings.audit.subject import SAME
-from attnbench.bench.wings.audit.suite import IN_THE_GATE, NAMES, audit_module
+from attnbench.bench.wings.audit.suite import NAMES, audit_module
 
 SEEDS = itertools.count()
 

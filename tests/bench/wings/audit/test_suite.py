@@ -381,6 +381,13 @@ def test_a_question_is_no_verdict():
         (torch.ones(16, 16), ("distances 1 to 15", "no mask, a mean or an FFT over all")),
         (torch.ones(16, 16).tril(3), ("distances 1 to 3", "window of 3 to both sides")),
         (torch.ones(16, 16).tril(), ("several positions together", "")),
+        (
+            torch.cat([torch.ones(1, 16), torch.ones(15, 16).tril()]),
+            (
+                "distances 1 to 15",
+                "the first position has no key, and a softmax over no key is a mean over all: a mask of tril(-1)",
+            ),
+        ),
     ],
 )
 def test_the_pattern_of_distances_names_the_cause(moved, words):

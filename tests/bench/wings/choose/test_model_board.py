@@ -15,7 +15,7 @@ from attnbench.bench.measure.devices import devices
 from attnbench.bench.store.store import Store
 from attnbench.bench.wings.choose.estimate import published_timings
 from attnbench.bench.wings.choose.model_board import _whole_models
-from attnbench.bench.wings.choose.models import known_models
+from attnbench.bench.wings.choose.models import ModelShape, known_models
 
 RESULTS = Path(__file__).parents[4] / "results"
 
@@ -48,6 +48,20 @@ def test_every_family_has_a_row_with_time_cache_and_batch(tmp_path: Path) -> Non
     assert "As released (softmax), for one sequence" in found.headline and found.headline.endswith(
         "Quality is unknown."
     )
+
+
+def test_what_was_timed_on_the_card_stands_before_what_is_guessed(tmp_path: Path) -> None:
+    marks = ["mc".find(row.entries[0].note) < 0 for row in board(tmp_path).unranked]
+    assert marks == sorted(marks) and {*marks} == {True, False}
+
+
+def test_no_small_model_takes_less_than_its_calls(tmp_path: Path) -> None:
+    small = ModelShape(num_hidden_layers=4, hidden_size=256, num_attention_heads=4)
+    found = board(tmp_path, small, context=2048, variants="softmax")
+    # eight kernels of 6 µs in each of four layers
+    assert min(each.value for each in found.unranked[0].entries[:2]) > 4 * 8 * 6e-6
+    assert "4.2M weights" in str(found.notes) and any(note.topic == "launches" for note in found.notes)
+    assert not any(note.topic == "launches" for note in board(tmp_path, variants="softmax").notes)
 
 
 def test_a_hybrid_lies_between_its_parts(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from attnbench.bench.cli import pages
 from attnbench.bench.cli.app import app
 from attnbench.bench.cli.main import Interrupted
 from attnbench.bench.core.errors import SelectionError, StoreError
+from attnbench.bench.core.harness import EDITED
 from attnbench.bench.core.metrics import Interval
 from attnbench.bench.core.record import Outcome
 from attnbench.bench.core.spec import Spec
@@ -200,10 +201,14 @@ def test_the_gate_is_told_what_a_layer_claims(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(BOTH_WAYS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gate_report, "LENGTH", 96)
-    *_, gate = next(
-        page.lines for page in module.judging("mine.py:Both", causal=True, results=tmp_path) if len(page.lines) == 2
-    )
-    assert any(each.startswith("causal: error ") for each in gate.evidence)
+    tasks = []
+    monkeypatch.setattr(module, "run", lambda variants, asked, **options: tasks.extend(asked) or [])
+    *_, page = module.judging("mine.py:Both", causal=True, results=tmp_path)
+    assert any(each.startswith("causal: error ") for each in page.lines[1].evidence)
+    # what it would read from later tokens tells nothing, and a task without causality is none that it claims to do
+    assert {task.name for task in tasks} == {"sweep"}
+    assert dict(page.answers)["better?"] == "not trained: it would read the answers from later tokens"
+    assert page.notes[-1] == "Mend what moves earlier outputs, and type the same command again."
 
 
 def test_the_variant_whose_gate_runs_is_said_before(monkeypatch, tmp_path):
@@ -322,6 +327,22 @@ def test_verdicts_are_kept_until_the_code_changes(leaks, tmp_path, monkeypatch):
     with pytest.raises(BaseException, match="gate"):
         judged(leaks)
     assert tested == ["audit", "gate"] * 3
+
+
+def test_verdicts_in_an_edited_checkout_are_kept_until_its_next_edit(leaks, tmp_path, monkeypatch):
+    (tmp_path / "bench").mkdir()
+    edited = tmp_path / "bench" / "edited.py"
+    edited.write_text("one", encoding="utf-8")
+    monkeypatch.setattr(verdicts, "PACKAGE", tmp_path)
+    monkeypatch.setattr(verdicts, "harness_name", lambda: "0.3.0" + EDITED)
+
+    def kept():
+        return verdicts.Verdicts.of(Spec(leaks), None, "cpu", tmp_path, again=False)
+
+    kept().with_more(audit=Audited(verdict="nothing fails"))
+    assert kept().audit == Audited(verdict="nothing fails")
+    edited.write_text("two", encoding="utf-8")
+    assert kept().audit is None
 
 
 def test_a_damaged_verdict_is_made_anew(tmp_path):
