@@ -28,9 +28,6 @@ NAMED = 3
 HEADLINE_LENGTH = 1_024
 """Tokens at which the headline states the cost, or else the longest length that was timed."""
 
-SUITE_MINUTES = 20
-"""About the time of the suite synthetic for one variant beside the reference and no-attention."""
-
 UNTOLD = math.log(1.5)
 """Noise from which a time that differs by half cannot be told from an equal one."""
 
@@ -442,6 +439,7 @@ def _notes(variant: str, examined: Examined, tasks: Sequence[JudgedTask], althou
     if short:
         notes.append("Without `--quick`: longer trainings, copying, the largest of many, and three lengths.")
     elif [task.task for task in tasks if task.task in CAUSAL_TASKS]:
-        words = f"For ranks, in {SUITE_MINUTES} minutes on two cores for a variant about as fast as {REFERENCE}"
+        # the suite synthetic for one variant beside the reference and no-attention
+        words = f"For ranks, in 20 minutes on two cores for a variant about as fast as {REFERENCE}"
         notes.append(f"{words}: attnbench run --suite synthetic --variants '{variant}'")
     return notes
