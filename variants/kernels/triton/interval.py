@@ -82,7 +82,7 @@ def _tiles_for(dtype: torch.dtype, head_dim: int, biased: bool, drops: bool) -> 
         return tiles, replace(tiles, rows=32) if drops else tiles
     # the mask of dropout takes registers that a narrower tile has left
     crowded = biased and drops
-    if dim <= 64 and crowded:
+    if dim <= 64 and biased:
         return Tiles(rows=64, columns=32, warps=4, stages=3), Tiles(rows=32, columns=64, warps=4, stages=3)
     if dim <= 128:
         warps, stages = (8 if biased and dim > 64 else 4), (3 if dim <= 64 else 2)
