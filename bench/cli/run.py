@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 LOGGERS = "attnbench.loggers"
 """The entry points of what also hears of a run: a function of a listener, and the results folder, to a listener."""
 
+_UNDECIDED = 7
+"""The exit code where other processes took the cores of what was to be compared."""
+
 MOST_COMPARED = 3
 """Tasks whose comparison a run ends with; `attnbench compare` has them all."""
 
@@ -114,9 +117,11 @@ def run(
         warn(f"Not all cells are ok: {listed}. The lines above give the reasons{again}.")
     if found.missing:
         warn(f"{len(found.missing)} cells have no Record, since the executor lost them; the same command tries again.")
-    slower = against is not None and not _is_as_fast(found, against, limit)
-    if slower or found.left_out or found.missing or not all(map(_is_expected, failed)):
+    compared = 0 if against is None else _code_of(found, against, limit)
+    if compared == 1 or found.left_out or found.missing or not all(map(_is_expected, failed)):
         raise typer.Exit(1)
+    if compared:
+        raise typer.Exit(compared)
 
 
 def _timed(cells: Iterable[Cell]) -> set[tuple[Spec, Spec, Spec]]:
@@ -133,8 +138,8 @@ def _share(text: str) -> float:
     return float(number) / 100
 
 
-def _is_as_fast(found: Records, against: Path, limit: float) -> bool:
-    """Print in one line whether all is as fast as in the older folder, to `limit`; False where nothing tells either."""
+def _code_of(found: Records, against: Path, limit: float) -> int:
+    """Print in one line whether all is as fast as in the older folder, to `limit`; 0, 1 for slower, 7 where untold."""
     from ..api import pages as api
 
     changes = api.changes(found, against, notice=warn)
@@ -148,7 +153,7 @@ def _is_as_fast(found: Records, against: Path, limit: float) -> bool:
     else:
         most = f"more than {100 * limit:g} % above {against}; most: {changes[0].words}"
         say(f"PASS: none of {counted(len(changes), 'time')} is shown to be {most}")
-    return not (slower or unknown)
+    return 1 if slower else _UNDECIDED if unknown else 0
 
 
 def _say_next(found: Records, boards: Sequence[Board]) -> None:

@@ -16,7 +16,7 @@ from ...tasks.contract import Classification, Task
 from ...variants import uncompiled
 from ...variants.contract import AttentionShape, Mask, Variant
 from ..core.cell import LEAST_ROUNDS, REFERENCE, Cell
-from ..core.errors import AttnbenchError, PluginError
+from ..core.errors import AttnbenchError, PluginError, Unsupported
 from ..core.registry import TASKS, VARIANTS
 from ..core.spec import Spec
 from ..gate.case import SEQUENCE_SECONDS
@@ -95,6 +95,8 @@ class CountWork(Request[Counted | None]):
         shape = replace(self.shape, max_length=length)
         heads = shape.heads
         variant: Variant = VARIANTS.build(self.variant, shape)
+        if refused := variant.supports(shape):
+            raise Unsupported(refused)
         query, key, value = (torch.randn(1, heads, length, shape.head_dim, requires_grad=True) for _ in range(3))
         hidden = [torch.randn(1, length, shape.hidden_width, requires_grad=True)] if variant.takes_hidden else []
         # a plan compiles nothing: on a fresh machine that takes a minute

@@ -131,6 +131,8 @@ def examine_apart(context: WorkerContext, foreign: Iterable[Cell], task: Task, r
             spec = cell.variant.at(shape.layer)
             use = spec, shape.causal, shape.cross
             if use not in context.apart and not VARIANTS.is_own(spec.name):
+                # it takes a minute, which no estimate counts
+                context.send(Warned(f"gate: testing {spec}"))
                 context.apart[use] = _refused(spec, shape, recipe.batch)
     end_servers()
 

@@ -26,6 +26,8 @@ from ...gate.variant import VariantFactory, build
 from ...models.positions import LinearBias
 from ...run.link import at_the_code
 from .calls import Inputs
+from .numerics import idle_rows
+from .padding import counts_padding
 from .products import HeadInputs, Pass, Products, Unfound
 from .softmax import under
 from .subject import SAME, ForeignSubject, by_position
@@ -435,6 +437,9 @@ def weights(subject: ForeignSubject) -> Answers:
         if not counts:
             more = last_moves(torch.cat([at[:-1], at[-2:]]))
             facts.append(f"a token that stands twice counts {'more' if more else 'once'}")
+    for told in (idle_rows, counts_padding):
+        with suppress(Exception):
+            facts += told(subject)
     yield NotJudged("; ".join(facts), verdict="note" if facts else "n.a.")
 
 

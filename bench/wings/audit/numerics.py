@@ -313,6 +313,18 @@ def learns(subject: ForeignSubject) -> Answers:
     yield Measured(float(len(missed)), 0.0, text, subject.shown(*lines))
 
 
+def idle_rows(subject: ForeignSubject) -> Iterator[str]:
+    """Tables, such as of distances, of which most rows are never read though there are as many positions."""
+    subject = subject.fresh()
+    own = tuple(subject.trained())
+    gradients = subject.passes(subject.draw(1), parameters=own, causal=subject.claims)[-len(own) :] if own else []
+    for name, found in zip(own, gradients, strict=True):
+        if found.ndim == 2 and len(found) <= subject.length:
+            read = int(found.any(1).sum())
+            if 0 < read < len(found) / 2:
+                yield f"of {name}, {read} of {len(found)} rows are read by {subject.length} tokens"
+
+
 def compiled(subject: ForeignSubject, backend: str) -> Answers:
     """torch.compile gives what eager gives."""
     if not backend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ...gate.result import Answers, Measured, NotJudged, deviations, error_text
 from ...gate.subject import Change
 from .numerics import AMOUNT_ALLOWED, draws
 from .program import masks, setup
-from .subject import STILL, ForeignSubject, behind
+from .subject import SAME, STILL, ForeignSubject, behind
 
 SQUARE = (8, 1, 7, 2, 6, 3, 5, 4)
 """Tokens of the sequences of a batch that has as many sequences as positions."""
@@ -25,7 +26,7 @@ MANY = 608
 """Positions at which the amount of padding and other sequences are tried too: a scale may spare short texts, long ones
 may go another way, and a selection of blocks may leave none out of few."""
 
-CROWDED = 70
+_CROWDED = 70
 """Sequences of a batch that code may cut into parts."""
 
 NO_MASK = NotJudged("it takes no mask")
@@ -48,7 +49,7 @@ def padding(subject: ForeignSubject) -> Answers:
         if found.value:
             failed[name] = found
     # a mask (N, N) may be taken for one of queries and keys, and that of a part for that of all
-    for batch in (len(SQUARE), CROWDED):
+    for batch in (len(SQUARE), _CROWDED):
         # of parts of 8, 16, 32 or 64 each has other numbers
         counts = [SQUARE[(3 * at + at // 8) % len(SQUARE)] for at in range(batch)]
         valid = torch.arange(len(SQUARE)) < torch.tensor(counts)[:, None]
@@ -59,6 +60,8 @@ def padding(subject: ForeignSubject) -> Answers:
             if found.value:
                 failed[f"in a batch of {batch} sequences of {len(SQUARE)} positions"] = found
     if not failed:
+        with suppress(Exception):
+            yield from _of_integers(subject)
         yield Measured(0.0, STILL)
         return
     found = max(failed.values(), key=lambda each: each.value)
@@ -66,6 +69,19 @@ def padding(subject: ForeignSubject) -> Answers:
     said = ", ".join(each for each in failed if each.removesuffix(" in a batch of one") not in failed.keys() - {each})
     ignored = f"the mask is ignored, or hides queries instead of keys: {found.detail}"
     yield replace(found, detail=ignored if convention.mask_ignored else f"{found.detail}: {said}")
+
+
+def _of_integers(subject: ForeignSubject) -> Iterator[Measured]:
+    """The same under a mask of ones and zeros, which a tokenizer gives under the name `attention_mask`."""
+    calls = (subject.convention.padded, subject.convention.padded_causal)
+    padded, causal = (re.sub(r"attention_mask=valid(?=[,)])", r"\g<0>.long()", str(call)) for call in calls)
+    if padded == str(calls[0]):
+        return
+    found = replace(subject, convention=replace(subject.convention, padded=padded, padded_causal=causal))
+    valid = torch.ones(2, subject.length, dtype=torch.bool)
+    valid[0, :3] = False
+    change = Change(where=~valid, look=valid, valid=valid, causal=subject.masks_and_looks_back)
+    yield found.moved(change, "under ones and zeros as integers, as of a tokenizer, padding changes outputs of tokens")
 
 
 def layouts(length: int, *, only_behind: bool = False) -> Iterator[tuple[str, Tensor]]:
@@ -128,6 +144,19 @@ def _amount(subject: ForeignSubject, length: int) -> Answers:
         yield Measured(size, subject.allowance(size, AMOUNT_ALLOWED), text, program)
     if not tried:
         yield NotJudged(f"it does not take {counts[0]} positions", verdict="not tried")
+
+
+def counts_padding(subject: ForeignSubject) -> Iterator[str]:
+    """Whether padding on the left moves its outputs, as where positions are counted from the first column."""
+    if not subject.pads or subject.convention.counts_tokens:
+        return
+    length, few, causal = subject.length, subject.length // 3, subject.masks_and_looks_back
+    valid = (torch.arange(length) >= few)[None]
+    inputs = subject.draw(1)
+    padded = subject.outputs(inputs, valid, causal)[:, few:]
+    alone = subject.outputs(subject.part(inputs, few, length), None, causal)
+    if subject.compared("", padded, alone).value > SAME:
+        yield "padding on the left changes outputs of tokens, whose places it counts"
 
 
 def batch(subject: ForeignSubject) -> Answers:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ....variants.contract import AttentionShape
+from ....variants.contract import AttentionShape, Variant
 from ...core.errors import SelectionError, Unsupported
 from ...core.registry import importing
 from ...core.spec import Spec
@@ -106,6 +106,8 @@ def _loaded(spec: Spec, values: dict[str, Any]) -> Built:
         raise SelectionError(f"expected a name of {place}, got {name!r}") from None
     except ImportError as error:
         raise SelectionError(f"{place} does not load: {error}; install what it imports, or mend it") from error
+    if isinstance(found, type) and issubclass(found, Variant):
+        raise SelectionError(f"{spec.name} is a variant of the contract, which `attnbench check {spec.name}` tests")
     head = name.split(".")[0]
     folder = (f"import sys; sys.path.insert(0, {str(Path(place).parent)!r})",) if place.endswith(".py") else ()
     home = Path(place).stem if folder else place

@@ -63,7 +63,7 @@ MARKS: dict[Evidence, str] = {"measured": "m", "calibrated": "c", "other device"
 VERDICTS = ("better", "within margin", "worse", "undecided", "not compared")
 """What a board may say of an attention beside softmax, in the order of the columns."""
 
-CALLS_OF_A_LAYER = 8
+_CALLS_OF_A_LAYER = 8
 """Kernels of a layer outside of attention: two norms, projections, rotation, the feed-forward and sums."""
 
 USED_MEMORY = 0.9
@@ -123,7 +123,7 @@ class ModelOnDevice:
     @property
     def launches(self) -> float:
         """Seconds in which the kernels outside of attention are called, below which no smaller model comes."""
-        return self.model.num_hidden_layers * CALLS_OF_A_LAYER * CALL_SECONDS[self.device.kind]
+        return self.model.num_hidden_layers * _CALLS_OF_A_LAYER * CALL_SECONDS[self.device.kind]
 
     def _layer(self, spec: Spec, mode: Mode, length: int) -> tuple[Guess, int, float] | None:
         """The best guess for one layer, by whatever kernel of softmax was timed on a card; its cache and its work."""
@@ -389,7 +389,7 @@ def _notes(
     if served.launches > weights / device.bytes_per_second / BYTES_SHARE:
         yield Note(
             topic="launches",
-            text=f"a token of so small a model is bound by calls: {CALLS_OF_A_LAYER} kernels a layer outside of "
+            text=f"a token of so small a model is bound by calls: {_CALLS_OF_A_LAYER} kernels a layer outside of "
             f"attention were counted, {1e6 * CALL_SECONDS[device.kind]:g} µs each; captured graphs take less",
         )
     kept = "bfloat16, states of linear attention in float32" if device.kind == "card" else "float32"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from command_lines import answer
 
-from attnbench.bench.cli.run import _is_as_fast, _share
+from attnbench.bench.cli.run import _UNDECIDED, _code_of, _share
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.store.store import Store
 
@@ -22,9 +22,9 @@ def folder(bench, path: Path, factor: float, load: float = 0.0) -> Path:
 
 def test_one_line_says_pass_or_fail(bench, tmp_path, capsys) -> None:
     old, new = folder(bench, tmp_path / "old", 1.0), folder(bench, tmp_path / "new", 1.2)
-    assert not _is_as_fast(new, old, 0.05)
+    assert _code_of(new, old, 0.05) == 1
     assert capsys.readouterr().out.startswith(f"FAIL: slower than in {old} by more than 5 %: rela on sweep")
-    assert _is_as_fast(old, new, 0.05)
+    assert _code_of(old, new, 0.05) == 0
     assert capsys.readouterr().out.startswith("PASS: none of 1 time is shown to be more than 5 % above")
 
 
@@ -32,7 +32,7 @@ def test_one_line_says_pass_or_fail(bench, tmp_path, capsys) -> None:
 def test_times_of_a_busy_machine_neither_pass_nor_fail(busy, bench, tmp_path, capsys) -> None:
     for name, factor in (("old", 1.0), ("new", 9.0)):
         folder(bench, tmp_path / name, factor, load=1.3 if name == busy else 0.0)
-    assert not _is_as_fast(tmp_path / "new", tmp_path / "old", 0.05)
+    assert _code_of(tmp_path / "new", tmp_path / "old", 0.05) == _UNDECIDED == 7
     said = capsys.readouterr().out
     assert said.startswith("UNDECIDED: 1 time cannot be compared with") and "other processes used 1.3 of" in said
 
@@ -55,7 +55,7 @@ def test_a_folder_without_records_is_refused_before_anything_runs(tmp_path, monk
 def test_text_of_the_older_folder_does_nothing_but_show(bench, tmp_path, capsys) -> None:
     old, new = folder(bench, tmp_path / "old", 1.0), folder(bench, tmp_path / "new", 1.0)
     (old / "records" / "a\x1b[2J\u202e.jsonl").write_text("no Record\n")
-    assert _is_as_fast(new, old, 0.05)
+    assert _code_of(new, old, 0.05) == 0
     said = capsys.readouterr().err
     assert "\\x1b[2J\\u202e.jsonl, line 1 was skipped" in said and said.rstrip("\n").isprintable()
 

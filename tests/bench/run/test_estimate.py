@@ -63,7 +63,7 @@ def test_linear_attention_grows_with_the_length_and_softmax_with_its_square() ->
     assert grown["linear"] == pytest.approx(2, rel=0.05) and grown["softmax"] == pytest.approx(4, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["nsa", "entmax15-package"])
+@pytest.mark.parametrize("name", ["nsa", "stick-breaking", "entmax15-package"])
 def test_what_refuses_the_shape_or_cannot_run_here_has_no_cost(name: str) -> None:
     assert CountWork(Spec.parse(name), shape()).answer(None) is None
 

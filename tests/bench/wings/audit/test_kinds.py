@@ -708,6 +708,40 @@ class PaddedTooLowForFloat16(Padded):
         return self.joined(scores.softmax(-1) @ v)
 
 
+class AddsIntegers(Layer):
+    """A mask of True and False hides; ones and zeros, as a tokenizer gives them, are added to scores."""
+
+    integers = True
+
+    def forward(self, x, attention_mask=None):
+        q, k, v = self.split(x)
+        late = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        scores = (q @ k.mT * 8**-0.5).masked_fill(late, torch.finfo(q.dtype).min)
+        if attention_mask is not None:
+            hides = attention_mask.dtype == torch.bool or not self.integers
+            each = attention_mask[:, None, None]
+            scores = scores.masked_fill(~each.bool(), torch.finfo(q.dtype).min) if hides else scores + each
+        return self.joined(scores.softmax(-1) @ v)
+
+
+class TakesIntegers(AddsIntegers):
+    integers = False
+
+
+class SquaresInHalf(Layer):
+    """A norm of its inputs whose squares are in their precision; float16 ends at 65,504."""
+
+    squared = torch.float16
+
+    def forward(self, x):
+        squares = x.to(self.squared if x.dtype == torch.float16 else x.dtype).square()
+        return super().forward(x * (squares.mean(-1, keepdim=True) + 1e-6).rsqrt().to(x.dtype))
+
+
+class SquaresInFloat32(SquaresInHalf):
+    squared = torch.float32
+
+
 class PaddedQueries(Padded):
     def seen(self, mask):
         return torch.where(mask[:, None, :, None], 0.0, -1e4).expand(-1, 1, -1, mask.shape[1])
@@ -853,6 +887,25 @@ class Cached(Layer):
     def seen(self, queries, keys):
         seen = torch.ones(queries, keys, dtype=torch.bool)
         return seen.tril(keys - queries) if self.later or queries == keys else seen
+
+
+class CachedInHalf(Cached):
+    """The cache is in float16, as a quantised one is in fewer bits."""
+
+    def forward(self, x, cached_kv=None):
+        output, kept = super().forward(x, cached_kv and tuple(each.to(x.dtype) for each in cached_kv))
+        return output, tuple(each.half() for each in kept)
+
+
+class FirstSeeEachOther(Layer):
+    """A prefix language model: the first eight tokens see each other."""
+
+    causal = None
+
+    def mixed(self, q, k, v):
+        at = torch.arange(q.shape[2])
+        seen = (at <= at[:, None]) | (at < 8) & (at[:, None] < 8)
+        return F.scaled_dot_product_attention(q, k, v, seen)
 
 
 class CachedWithoutMask(Cached):
@@ -1137,6 +1190,7 @@ class DetachesBeyond512(Layer):
 
 RIGHT = [
     SortedBack, CachedWithPadding, SumsInACopy, PositionsOfEachRow,
+    TakesIntegers, SquaresInFloat32, CachedInHalf,
     OneLoudChannel, Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached,
     Dilated, DilatedBySix, BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare, Rotary,
     RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision, WindowedCache, Fading,
@@ -1195,6 +1249,8 @@ FAULTS = [
     (DropsHeads, "dropout"),
     (DropsWithoutScale, "dropout"),
     (PaddedQueries, "padding"),
+    (AddsIntegers, "padding"),
+    (SquaresInHalf, "half precision"),
     (PaddedAsTheFirst, "amount of padding"),
     (PaddedNotCompiled, "compile"),
     (WindowOf24, "window"),
@@ -1398,6 +1454,56 @@ def test_a_module_that_looks_mostly_back_is_asked_what_it_claims():
     assert not report and not report.failures and "not decided: future" in report.verdict
     assert "future" in [each.property for each in audit_module(Leaking(), causal=True, compile="").failures]
     assert audit_module(Leaking(), causal=False, compile="")
+
+
+def test_a_prefix_that_sees_itself_is_accepted_by_no_causal():
+    assert audit_module(FirstSeeEachOther(), causal=False, compile="")
+
+
+class ByDistance(Layer):
+    """A learned number a head for each distance; `turned` counts it from the wrong end, where it is always 0."""
+
+    turned = False
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(16, 4))
+
+    def mixed(self, q, k, v):
+        at = torch.arange(q.shape[2])
+        far = (at[:, None] - at) * (-1 if self.turned else 1)
+        hidden = torch.where(at > at[:, None], torch.finfo(q.dtype).min, 0.0).to(q.dtype)
+        return F.scaled_dot_product_attention(
+            q, k, v, self.table[far.clamp(0, 15)].permute(2, 0, 1).to(q.dtype) + hidden
+        )
+
+
+class ByDistanceTurned(ByDistance):
+    turned = True
+
+
+class FirstFour(AddsIntegers):
+    """Sinks at the first four columns, which padding on the left hides."""
+
+    integers = False
+
+    def split(self, x):
+        q, k, v = super().split(x)
+        return q, k * torch.where(torch.arange(x.shape[1]) < 4, 3.0, 1.0)[:, None].to(k.dtype), v
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (ByDistanceTurned, "of table, 1 of 16 rows are read by 64 tokens"),
+        (ByDistance, ""),
+        (FirstFour, "padding on the left changes outputs of tokens, whose places it counts"),
+        (TakesIntegers, ""),
+    ],
+)
+def test_what_only_the_author_can_call_wrong_is_a_note(kind, words):
+    (note,) = (each.detail for each in audit_module(kind(), compile="").findings if each.property == "weights")
+    assert words in note and ("rows are read" in note or "on the left" in note) == bool(words), note
 
 
 def test_halves_that_never_see_each_other_look_both_ways():

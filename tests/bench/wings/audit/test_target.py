@@ -150,3 +150,8 @@ def test_a_small_default_of_a_block_is_kept_and_that_of_all_positions_is_not():
     assert made(OfBlocks, "m", shape, {})[0].block_size == 16
     module, _ = made(OfPositions, "m", shape, {})
     assert (module.block_size, module.channels) == (300, 16)
+
+
+def test_a_variant_of_the_contract_is_sent_to_check():
+    with pytest.raises(SelectionError, match=r"`attnbench check attnbench\.variants\.maps\.rela:ReLA` tests"):
+        load_target(Spec("attnbench.variants.maps.rela:ReLA"))
