@@ -123,6 +123,9 @@ class SpotCheck:
 
         def compare(*_: Any) -> None:
             plain = all(type(each) is dict for each in optimiser.param_groups)
+            every = [each for group in optimiser.param_groups for each in group["params"]]
+            if any(getattr(each, "_post_accumulate_grad_hooks", None) for each in every):
+                self.found = "it changes gradients when they have been accumulated, which is no part of its backward"
             if len(hooks) < len(optimiser._optimizer_step_pre_hooks) or not plain or (met and met[0] != settings()):
                 self.found = "it takes part in the steps of the optimiser, which trains the whole model"
             met.clear()

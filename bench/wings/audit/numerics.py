@@ -18,6 +18,7 @@ from ...gate.result import Answer, Answers, Measured, NotJudged, deviations, err
 from ...run.link import at_the_code
 from .calls import NAMES, Call, Inputs, constructed_anew
 from .convention import with_argument
+from .precision import gradients_in_training
 from .program import setup
 from .search import parameters_of
 from .subject import SAME, STILL, ForeignSubject, by_position, run
@@ -101,6 +102,10 @@ def gradients(subject: ForeignSubject) -> Answers:
         return
     # the largest and not what exceeds its allowance most: all sizes are parts of the same gradients
     problems = [each for each in _gradient_problems(subject) if each.value > each.allowed]
+    if not problems:
+        with suppress(Exception):
+            # what takes no float64 has been refused before
+            problems = [each for each in gradients_in_training(subject) if each.value > each.allowed]
     yield max(problems, key=lambda each: (each.value, each.detail)) if problems else Measured(0.0, STILL)
 
 

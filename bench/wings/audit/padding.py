@@ -22,7 +22,7 @@ from .subject import SAME, STILL, ForeignSubject, behind
 SQUARE = (8, 1, 7, 2, 6, 3, 5, 4)
 """Tokens of the sequences of a batch that has as many sequences as positions."""
 
-MANY = 608
+_MANY = 608
 """Positions at which the amount of padding and other sequences are tried too: a scale may spare short texts, long ones
 may go another way, and a selection of blocks may leave none out of few."""
 
@@ -110,7 +110,7 @@ def amount(subject: ForeignSubject) -> Answers:
     if any(answer.value > answer.allowed for answer in draws(subject)):
         yield NotJudged("outputs are random")
         return
-    for length in (convention.length, *taken(subject, (MANY,))):
+    for length in (convention.length, *taken(subject, (_MANY,))):
         yield from _amount(subject, length)
 
 
@@ -162,7 +162,7 @@ def counts_padding(subject: ForeignSubject) -> Iterator[str]:
 def batch(subject: ForeignSubject) -> Answers:
     """Another sequence of the batch moves nothing, where a pattern leaves out tokens too."""
     words = "another sequence of the batch changes the outputs of this one"
-    for length in (subject.convention.length, *taken(subject, (MANY,))):
+    for length in (subject.convention.length, *taken(subject, (_MANY,))):
         other = torch.zeros(3, length, dtype=torch.bool)
         other[1] = True
         yield subject.moved(Change(where=other, look=~other, causal=subject.claims), words)

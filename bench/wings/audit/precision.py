@@ -16,6 +16,7 @@ from ...gate.lengths import long_lengths, repeated
 from ...gate.numerics import row_error
 from ...gate.result import Answers, Measured, NotJudged, deviations, error_text, lacks_kernel
 from ...run.link import at_the_code
+from .away import is_module
 from .calls import Inputs
 from .program import setup
 from .subject import ForeignSubject, by_position
@@ -100,7 +101,7 @@ def _without_size(subject: ForeignSubject) -> Iterator[Measured]:
     if not subject.has_inputs_of_numbers:
         return
     inputs = tuple(_OUTLIERS * x for x in subject.draw(1))
-    if row_error(subject.outputs(inputs), subject.outputs(tuple(x / 8 for x in inputs))) > _SAME_SIZE:
+    if row_error(subject.outputs(inputs), subject.outputs(subject.draw(1))) > _SAME_SIZE:
         return
     low, exact = _rounded(subject, inputs, torch.float16, None)
     error = row_error(by_position(low, subject.convention.kind), by_position(exact, subject.convention.kind))
@@ -185,6 +186,45 @@ def _late_error(subject: ForeignSubject, length: int) -> Measured:
     )
     text = f"in bfloat16 half of the last of {length:,} rows differ by {error:.0%} from float32: positions in bfloat16?"
     return Measured(error, LATE_ALLOWED, text, subject.shown(*lines, batch=1, length=length))
+
+
+def gradients_in_training(subject: ForeignSubject) -> Iterator[Measured]:
+    """Gradients that an optimiser reads are those of the derivative, and float32 gives those of float64."""
+    inputs = subject.draw()
+    if is_module(subject.module):
+        size = _lost_in_backward(subject.fresh(training=True), inputs)
+        lines = (
+            "own = [p for p in m.train().parameters() if p.requires_grad]; torch.manual_seed(0); a = out(inputs).sum()",
+            "exact = torch.autograd.grad(a, own, allow_unused=True)",
+            "torch.manual_seed(0); out(inputs).sum().backward()",
+            "print([(p.grad - g).norm() / g.norm() for p, g in zip(own, exact) if g is not None])",
+        )
+        text = f"backward leaves other gradients in .grad than torch.autograd.grad gives, by {size:.0%}: a hook?"
+        yield Measured(size, LATE_ALLOWED, text, subject.shown(*lines))
+    exact = subject.fresh(double=True).passes(tuple(x.double() for x in inputs))[1:]
+    error = max(row_error(low, high, share=0.5) for low, high in zip(subject.passes(inputs)[1:], exact, strict=True))
+    text = f"half of the gradients in float32 differ by {error:.0%} from those in float64"
+    yield Measured(error, LATE_ALLOWED, text)
+
+
+@at_the_code
+def _lost_in_backward(subject: ForeignSubject, inputs: Inputs) -> float:
+    """The largest difference, of a parameter, of what `.grad` holds from the derivative, relative to its size."""
+    own, sizes = [each for each in subject.module.parameters() if each.requires_grad], [0.0]
+    if not own:
+        return 0.0
+    with torch.enable_grad():
+        torch.manual_seed(0)
+        output = subject(inputs, None, subject.claims)
+        arriving = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)).to(output)
+        exact = torch.autograd.grad(output, own, arriving, allow_unused=True)
+        torch.manual_seed(0)
+        torch.autograd.backward(subject(inputs, None, subject.claims), arriving)
+    for each, expected in zip(own, exact, strict=True):
+        if expected is not None and bool(expected.any()):
+            found = torch.zeros_like(expected) if each.grad is None else each.grad
+            sizes.append(float((found - expected).norm() / expected.norm()))
+    return max(sizes)
 
 
 def _late_in_autocast(subject: ForeignSubject, length: int) -> Iterator[Measured]:

@@ -269,6 +269,11 @@ def puts_another_group(optimiser: torch.optim.Optimizer) -> None:
     optimiser.param_groups[:] = [Faster(each) for each in optimiser.param_groups]
 
 
+def hooks_gradients(optimiser: torch.optim.Optimizer) -> None:
+    for each in optimiser.param_groups[0]["params"]:
+        each.register_post_accumulate_grad_hook(lambda parameter: None)
+
+
 def raises_the_rate(optimiser: torch.optim.Optimizer) -> None:
     optimiser.param_groups[0]["lr"] *= 4
 
@@ -284,6 +289,7 @@ def shrinks_a_moment(optimiser: torch.optim.Optimizer) -> None:
         (None, ""),
         (puts_another_group, "it takes part in the steps of the optimiser"),
         (raises_the_rate, "it takes part in the steps of the optimiser"),
+        (hooks_gradients, "it changes gradients when they have been accumulated"),
         (shrinks_a_moment, "between two steps, parameters of another module changed"),
     ],
 )

@@ -742,6 +742,37 @@ class SquaresInFloat32(SquaresInHalf):
     squared = torch.float32
 
 
+class ZeroesInAHook(Layer):
+    """`torch.autograd.grad` gives the derivative, and `.grad` none of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_hooked = False
+
+    def forward(self, x):
+        if torch.is_grad_enabled() and not self.is_hooked:
+            self.is_hooked = True
+            self.projections.weight.register_post_accumulate_grad_hook(lambda each: setattr(each, "grad", None))
+        return super().forward(x)
+
+
+class ShortInFloat32(torch.autograd.Function):
+    """Gradients are right in float64, in which derivatives are compared, and not in float32."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, arriving):
+        return arriving if arriving.dtype == torch.float64 else arriving * 0.5
+
+
+class HalvesInFloat32(Layer):
+    def forward(self, x):
+        return super().forward(ShortInFloat32.apply(x))
+
+
 class PaddedQueries(Padded):
     def seen(self, mask):
         return torch.where(mask[:, None, :, None], 0.0, -1e4).expand(-1, 1, -1, mask.shape[1])
@@ -1250,6 +1281,8 @@ FAULTS = [
     (DropsWithoutScale, "dropout"),
     (PaddedQueries, "padding"),
     (AddsIntegers, "padding"),
+    (ZeroesInAHook, "gradients"),
+    (HalvesInFloat32, "gradients"),
     (SquaresInHalf, "half precision"),
     (PaddedAsTheFirst, "amount of padding"),
     (PaddedNotCompiled, "compile"),
