@@ -109,7 +109,9 @@ def page(found: list[tuple[Target, AuditReport]], packages: dict[str, str]) -> I
     causal = [each for each in found if each[0]["name"].startswith(MODELS)]
     asked = [report for _, report in layers if report.question]
     built = [each for each in causal if not each[1].question]
-    yield (HERE / "head.md").read_text(encoding="utf-8").strip()
+    # what the audit tests is written by hand, above what it found
+    head, heading, _ = PAGE.read_text(encoding="utf-8").partition("## Published layers\n")
+    yield head + heading.strip()
     pinned = ", ".join(f"{name} {number}" for name, number in packages.items())
     yield f"\nVersions: {pinned}.\n\nLayers and functions: {len(layers)}, of which {len(asked)} could not be called. "
     yield f"Causal language models of transformers: {len(causal)}, of which {len(built)} were built small."
