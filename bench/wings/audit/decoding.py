@@ -194,6 +194,7 @@ def decoded(
         text = f"found no way to decode with {', '.join(names)}" if names else "no cache found"
         yield NotJudged(text, verdict="not tried" if names or subject.looks_back else "n.a.")
         return
+    least = max(ALLOWED, _rounding(subject, protocol))
     for ends in sequences:
         size, refusal = _compared(protocol, subject, ends)
         if refusal and ends[-1] == LONG:
@@ -204,7 +205,7 @@ def decoded(
             return
         after = f" after a first call of {ends[0]}" if ends[0] > PREFILL else ""
         text = f"{way}{after} gives other outputs than one pass, by {deviations(size)}"
-        allowed = subject.allowance(size, max(ALLOWED, _rounding(subject, protocol)), length=ends[-1])
+        allowed = subject.allowance(size, least, length=ends[-1])
         if size > allowed and ends[-1] == LONG:
             # the sums of so many tokens round more than others
             with suppress(Exception):
@@ -214,18 +215,18 @@ def decoded(
     if len(sequences[0]) < 2 or sequences[0][1] > sequences[0][0] + 1:
         return
     with suppress(Exception):
-        yield from _padded(subject, protocol)
+        yield from _padded(subject, protocol, least)
     with suppress(Exception):
         size = _movement(*_branches(subject, protocol, *(subject.draw(2, PREFILL + 1, seed) for seed in (0, 1))))
         text = f"a step changes the cache that it is given: going on from it once more differs by {deviations(size)}"
-        yield Measured(size, ALLOWED, text, tuple(protocol.program(subject, (PREFILL, PREFILL + 1))))
+        yield Measured(size, least, text, tuple(protocol.program(subject, (PREFILL, PREFILL + 1))))
 
 
 def _movement(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.std())
 
 
-def _padded(subject: ForeignSubject, protocol: Protocol) -> Iterator[Measured]:
+def _padded(subject: ForeignSubject, protocol: Protocol, least: float) -> Iterator[Measured]:
     """Padding on the left of one sequence, by a mask of all positions so far or of the new ones, against one pass."""
     convention = subject.convention
     forms = [
@@ -245,7 +246,7 @@ def _padded(subject: ForeignSubject, protocol: Protocol) -> Iterator[Measured]:
             sizes.append(_movement(_in_pieces(subject, padded, inputs, ends, valid, of_pieces)[valid], whole))
     if sizes:
         text = f"with padding, decoding gives other outputs than one pass, by {deviations(min(sizes))}"
-        yield Measured(min(sizes), ALLOWED, text, tuple(padded.program(subject, ends, valid)))
+        yield Measured(min(sizes), least, text, tuple(padded.program(subject, ends, valid)))
 
 
 def _compared(found: Protocol, subject: ForeignSubject, ends: tuple[int, ...]) -> tuple[float, str]:

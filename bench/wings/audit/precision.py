@@ -110,7 +110,8 @@ def _without_size(subject: ForeignSubject) -> Iterator[Measured]:
         "a, b = out(low, to(torch.float16)).float(), out([x.float() for x in low], to(torch.float32))",
         "print(((a - b).norm(dim=-1) / b.norm(dim=-1)).max())",
     )
-    words = f"in float16 inputs times {_OUTLIERS} differ by {error:.0%}, though their size changes nothing in float32"
+    found = f"change outputs by {error:.0%}" if math.isfinite(error) else "give NaN or infinity"
+    words = f"in float16 inputs times {_OUTLIERS} {found}, though their size changes nothing in float32"
     text = f"{words}: a norm whose squares are beyond 65,504?"
     yield Measured(error, HALF_ALLOWED, text, subject.shown(*lines, batch=1))
 
