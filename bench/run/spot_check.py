@@ -103,7 +103,8 @@ class SpotCheck:
         that the first call of a variant in this step has met.
         """
         own = {id(each) for variant in variants for each in variant.parameters()}
-        others = [each for group in optimiser.param_groups for each in group["params"] if id(each) not in own]
+        every = [each for group in optimiser.param_groups for each in group["params"]]
+        others = [each for each in every if id(each) not in own]
         kept, met = list[Tensor](), list[Any]()
 
         def held() -> list[Tensor]:
@@ -123,7 +124,6 @@ class SpotCheck:
 
         def compare(*_: Any) -> None:
             plain = all(type(each) is dict for each in optimiser.param_groups)
-            every = [each for group in optimiser.param_groups for each in group["params"]]
             if any(getattr(each, "_post_accumulate_grad_hooks", None) for each in every):
                 self.found = "it changes gradients when they have been accumulated, which is no part of its backward"
             if len(hooks) < len(optimiser._optimizer_step_pre_hooks) or not plain or (met and met[0] != settings()):
@@ -203,8 +203,8 @@ class SpotCheck:
                 copied(*leaves, mask, *states), leaves, arrived[len(parts)], allow_unused=True, materialize_grads=True
             )
 
-        for at, each in enumerate((*parts, output)):
-            each.register_hook(partial(compare, at))
+        # a timing takes the same inputs again, and would time the copies too
+        self.hooks += [each.register_hook(partial(compare, at)) for at, each in enumerate((*parts, output))]
 
     def _changed(self, variant: Any, inputs: tuple[Any, ...], output: Tensor) -> str:
         if type(output) is not Tensor:
@@ -271,6 +271,9 @@ class SpotCheck:
     def fast_before_training(self, variants: Sequence[Variant], seconds: Callable[[], float]) -> str:
         """The words for a variant that takes longer, each time, once its weights are no longer those that it drew."""
         own = [each for variant in variants for each in variant.parameters() if each.is_floating_point()]
+        if not own:
+            # nothing moves, and a busy machine alone would tell the two apart
+            return ""
         drawn = [each.detach().clone() for each in own]
         signs = [2.0 * torch.randint_like(each, 2) - 1.0 for each in drawn]
 

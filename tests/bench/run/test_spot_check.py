@@ -337,6 +337,30 @@ def test_a_layer_that_is_fast_before_it_is_trained_is_found(foreign: Spec) -> No
     assert found == "a sample takes 0.5 s once its weights have moved by 0.02, and 0.1 s with those that it drew"
     assert check.fast_before_training([variant], lambda: 0.1) == ""
     assert torch.equal(variant.own, torch.zeros(7))
+    # without weights nothing has moved, and a machine that grows busy is not the layer's doing
+    times = itertools.cycle([0.1, 0.5])
+    assert check.fast_before_training([Honest(SHAPE)], lambda: next(times)) == ""
+
+
+def test_nothing_is_left_on_inputs_that_are_timed_afterwards(foreign: Spec) -> None:
+    calls = []
+
+    class Counts(Honest):
+        def forward(self, *given: Any) -> Tensor:
+            calls.append(1)
+            return super().forward(*given)
+
+    variant, inputs = Counts(SHAPE).train(), [torch.randn(2, 2, 12, 8, requires_grad=True) for _ in range(3)]
+    check = SpotCheck(foreign, torch.device("cpu"), share=1.0, steady=True)
+
+    def step() -> int:
+        calls.clear()
+        variant(*inputs, Mask(causal=True)).square().sum().backward()
+        return len(calls)
+
+    with check.watching([variant]):
+        assert step() > 1
+    assert step() == 1 and check.found == ""
 
 
 def test_a_leak_of_whole_batches_or_with_gradients_alone_is_found(foreign: Spec) -> None:

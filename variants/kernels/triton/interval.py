@@ -80,13 +80,12 @@ def _tiles_for(dtype: torch.dtype, head_dim: int, biased: bool, drops: bool) -> 
     if dtype == torch.float32:
         tiles = Tiles(rows=64, columns=32, warps=4) if dim <= 64 else Tiles(rows=32, columns=32, warps=4, stages=1)
         return tiles, replace(tiles, rows=32) if drops else tiles
-    # the mask of dropout takes registers that a narrower tile has left
-    crowded = biased and drops
     if dim <= 64 and biased:
         return Tiles(rows=64, columns=32, warps=4, stages=3), Tiles(rows=32, columns=64, warps=4, stages=3)
     if dim <= 128:
-        warps, stages = (8 if biased and dim > 64 else 4), (3 if dim <= 64 else 2)
-        tiles = Tiles(rows=64, columns=32 if crowded else 64, warps=warps, stages=stages)
+        # the mask of dropout takes registers that a narrower tile has left
+        columns, stages = (32 if biased and drops else 64), (3 if dim <= 64 else 2)
+        tiles = Tiles(rows=64, columns=columns, warps=8 if biased else 4, stages=stages)
     else:
         tiles = Tiles(rows=64, columns=32 if biased else 64, warps=8)
     return tiles, tiles
