@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import AttnbenchError, PluginError, SelectionError
-from ..core.registry import TASKS, VARIANTS, WRAPPERS, Registry, nearest, parameters
+from ..core.registry import TASKS, VARIANTS, WRAPPERS, Registry, nearest
 from ..core.spec import Spec, value_text
 from ..plan.facts import recipe_facts
 from ..process.ask import Reporter, Request, ask
@@ -209,13 +209,7 @@ class TryParameters(Request[None]):
     name: str
 
     def answer(self, reporter: Reporter) -> None:
-        registry = BY_NOUN[self.noun]
-        plugin = registry.load(self.name)
-        try:
-            parameters(plugin)
-        except Exception as error:
-            reason = f"its constructor cannot be read: {type(error).__name__}: {error}"
-            raise PluginError(registry.plugin(self.name), reason) from error
+        BY_NOUN[self.noun].parameters(self.name)
 
 
 def _plugin_facts(registry: Registry, spec: Spec, data_dir: Path | None) -> Iterator[Fact]:
@@ -224,7 +218,7 @@ def _plugin_facts(registry: Registry, spec: Spec, data_dir: Path | None) -> Iter
     yield Fact("origin", registry.package(spec.name))
     yield Fact("description", _paragraphs(plugin))
     yield Fact("paper", plugin.paper or "not stated")
-    for parameter in parameters(plugin).values():
+    for parameter in registry.parameters(spec.name).values():
         text = f"{parameter.kind_text()}, default {value_text(parameter.default)}"
         yield Fact(f"parameter {parameter.name}", text)
     if registry is WRAPPERS:

@@ -148,6 +148,16 @@ class Registry:
             self._loaded[point] = self.adapted(self._loaded[point], name)
         return self._loaded[point]
 
+    def parameters(self, name: str) -> dict[str, Parameter]:
+        """The parameters of the plugin `name`. Raises PluginError where its constructor has one that cannot be used."""
+        try:
+            return parameters(self.load(name))
+        except SelectionError:
+            raise
+        except Exception as error:
+            reason = f"its constructor cannot be read: {type(error).__name__}: {error}"
+            raise PluginError(self.plugin(name), reason) from error
+
     def adapted(self, found: Any, name: str) -> Any:
         """Make a class of the contract of what others wrote, by the entry point of `ADAPTERS` that this noun has.
 
@@ -173,7 +183,7 @@ class Registry:
             return Spec.pattern([self.resolve(each) for each in spec.layers])
         if spec.inner and self.wrappers:
             return Spec.wrapped([self.wrappers.resolve(each) for each in spec.wrappers], self.resolve(spec.inner))
-        known = parameters(self.load(spec.name))
+        known = self.parameters(spec.name)
         values: dict[str, Value] = {}
         for name, value in spec.parameters:
             if name not in known:
@@ -319,14 +329,23 @@ class Parameter:
 
 
 def parameters(plugin: type[Any]) -> dict[str, Parameter]:
-    """The keyword-only parameters of a plugin's constructor, or of the function `parameters_from` that it names."""
+    """The keyword-only parameters of a plugin's constructor, or of the function `parameters_from` that it names.
+
+    Without an annotation the type is that of the default. Raises ValueError where a default is missing or out of range.
+    """
     function = getattr(plugin, "parameters_from", None) or plugin.__init__
     hints = typing.get_type_hints(function, include_extras=True)
-    return {
-        p.name: Parameter(name=p.name, kind=hints.get(p.name, str), default=p.default)
-        for p in inspect.signature(function).parameters.values()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
-    }
+    found = {}
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        if p.default is p.empty:
+            raise ValueError(f"parameter {p.name!r} has no default; without one nothing is built where nobody sets it")
+        kind = hints.get(p.name, Any if p.default is None else type(p.default))
+        found[p.name] = made = Parameter(name=p.name, kind=kind, default=p.default)
+        if isinstance(p.default, int | float) and made.range is not ANY_NUMBER and p.default not in made.range:
+            raise ValueError(f"the default of parameter {p.name!r}, {p.default}, is outside its range {made.range}")
+    return found
 
 
 NAMES_ELSEWHERE = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench.bench.core.errors import SelectionError, Unsupported
+from attnbench.bench.core.errors import PluginError, SelectionError, Unsupported
 from attnbench.bench.core.registry import NAMES_ELSEWHERE, TASKS, VARIANTS, Registry, parameters
 from attnbench.bench.core.spec import Spec
 from attnbench.bench.core.targets import module_source
@@ -190,6 +190,45 @@ def test_a_wrong_parameter_is_refused_with_the_right_ones(install, selection, me
     install("stranger", "strange_window", PLUGIN, ("window", "Window"))
     with pytest.raises(SelectionError, match=message):
         plugins().resolve(Spec.parse(selection))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "message"),
+    [
+        ("width", "parameter 'width' has no default; without one nothing is built where nobody sets it"),
+        (
+            "width: Annotated[int | None, Range(1, 4096)] = 0",
+            "the default of parameter 'width', 0, is outside its range from 1 to 4,096",
+        ),
+        ("width: Missing = 0", "NameError: name 'Missing' is not defined"),
+    ],
+)
+def test_a_parameter_that_cannot_be_used_is_refused_before_anything_is_built(install, parameter, message):
+    source = f"""
+        from __future__ import annotations
+        from typing import Annotated
+        from attnbench.variants.contract import Range
+
+        class Odd:
+            def __init__(self, shape, *, {parameter}):
+                pass
+    """
+    install("odds", "odd_class", textwrap.dedent(source), ("odd", "Odd"))
+    with pytest.raises(PluginError, match=r"the gadget .odd. of odds 1\.0 cannot be used: its constructor") as e:
+        plugins().resolve(Spec.parse("odd[width=3]"))
+    assert message in str(e.value)
+
+
+def test_a_parameter_without_an_annotation_has_the_type_of_its_default(install):
+    source = """
+        class Plain:
+            def __init__(self, shape, *, width=4, rate=0.5, anything=None):
+                self.given = (width, rate, anything)
+    """
+    install("plain", "plain_class", textwrap.dedent(source), ("plain", "Plain"))
+    assert plugins().build(Spec.parse("plain[width=8,rate=1,anything=x]"), "shape").given == (8, 1.0, "x")
+    with pytest.raises(SelectionError, match="expected width to be int, got 'x'"):
+        plugins().resolve(Spec.parse("plain[width=x]"))
 
 
 def test_build_passes_what_the_spec_says(install):
