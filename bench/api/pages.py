@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ..core.errors import LOG, Notice
+from ..core.errors import LOG, Notice, SelectionError
 from ..core.files import RESULTS
+from ..core.registry import VARIANTS
+from ..core.spec import Spec
 from ..store.records import Records
 from .boards import answered
 
@@ -66,7 +69,16 @@ def compare(
     from ..board.compare import compare_on_boards
 
     table, predictions, keys = answered(results, notice, filters)
-    return compare_on_boards(table, keys, one, other, predictions, margin)
+    return compare_on_boards(table, keys, _as_recorded(one), _as_recorded(other), predictions, margin)
+
+
+def _as_recorded(variant: str) -> str:
+    """`variant` as Records name it, without values that equal their default; a plugin's as it is given."""
+    with suppress(SelectionError):
+        spec = Spec.parse(variant)
+        if "[" in variant and VARIANTS.is_own(spec.name):
+            return str(VARIANTS.resolve(spec))
+    return variant
 
 
 def changes(results: str | Path | Records, against: str | Path, notice: Notice = LOG.warning) -> list[CostChange]:

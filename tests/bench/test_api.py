@@ -179,6 +179,8 @@ def test_a_plan_needs_no_data_and_writes_nothing(tmp_path):
 def test_compare_answers_and_names_a_variant_without_any_record_with_those_that_are_near(results):
     (comparison,) = attnbench.compare("rela", results=results, task="lra-text")
     assert comparison.points.value == pytest.approx(10.0)
+    # a default that is written out names the same variant
+    assert attnbench.compare("rela[impl=auto]", results=results, task="lra-text") == [comparison]
     with pytest.raises(SelectionError, match=r"no Records of 'rleas' .did you mean .*'rela'"):
         attnbench.compare("rela", "rleas", results)
 
