@@ -44,7 +44,7 @@ three variants, are at two of twelve seeds."""
 
 @dataclass(frozen=True, kw_only=True)
 class TaskModel:
-    """What is simulated of one task: by variant, with the reference first.
+    """The simulated scores of one task: by variant, with the reference first.
 
     `levels`, `scatter`: of trainings that learn; `shares`: how many do, 0 for a variant that never does and has one
     mode all the same. `failed`: scores of failed trainings. `constant`, `trivial`: the bars; `examples`: in the test.
@@ -172,7 +172,7 @@ def low_end(scores: np.ndarray, examples: int, level: float) -> np.ndarray:
 
 
 def learned(scores: np.ndarray, task: TaskModel, halfway: float) -> np.ndarray:
-    """As `score.learning.learned_seeds`, for many variants at once: (…, variants, seeds)."""
+    """The same as `score.learning.learned_seeds`, for many variants at once: (…, variants, seeds)."""
     best = scores.max(axis=-1, keepdims=True)
     shown = low_end(best, task.examples, 1 - ALPHA / scores.shape[-1]) > task.trivial
     return shown & (scores > task.trivial) & (scores >= task.bar(halfway))
@@ -180,7 +180,7 @@ def learned(scores: np.ndarray, task: TaskModel, halfway: float) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Of pairs (boards, pairs): the difference and its half-width, in the ranks and in the column beside the reference.
+    """For pairs (boards, pairs): the difference and its half-width, in the ranks and beside the reference.
 
     `truth`: of the difference. `order`: 1 where the ranks put the first before the second, -1 where after it.
     `false_order`, `false_verdict`: where that rests on a part that is the other way round, or the winner is better in

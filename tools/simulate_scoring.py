@@ -148,7 +148,7 @@ def outcome(setting: Setting, how: str, boards: int, seed: int) -> Outcome:
 
 
 def family(setting: Setting, how: str, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """So many pairs each comparison is corrected for."""
+    """The number of pairs for which each comparison is corrected."""
     if how == "before" or setting.declared is None:
         return np.full(len(one), len(one))
     names = ["softmax", *(f"v{at}" for at in range(1, setting.count))]

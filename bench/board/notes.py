@@ -141,7 +141,7 @@ def nothing_ranked(unranked: Sequence[Row]) -> str:
         return f"Nothing is ranked: {commonest}."
     if rows == 1:
         return "Nothing is ranked; the reasons differ."
-    return f"Nothing is ranked, mostly: {commonest}. The other rows have reasons of their own."
+    return f"Nothing is ranked. The commonest reason: {commonest}. Other rows have reasons of their own."
 
 
 def quality_headline(
@@ -209,7 +209,7 @@ MORE_PARAMETERS = 0.1
 
 
 def describe_size(name: str, more: float, verdicts: Mapping[str, Verdict]) -> list[str]:
-    """How many more parameters a variant has than the reference, and what is left of its lead at equal parameters.
+    """The parameters that a variant has more than the reference, and what is left of its lead at equal parameters.
 
     >>> describe_size("gate+softmax", 0.15, {"gate+softmax": "better", "matched+gate+softmax": "undecided"})
     ['with 15 % more parameters', 'undecided at equal parameters']

@@ -83,7 +83,7 @@ def suites_with_boards(
 
 
 def _unlike(one: str, other: str) -> tuple[bool, int]:
-    """Whether the names of two presets differ, and the number of their parameters that do."""
+    """True if the names of two presets differ, and the number of their parameters that do."""
     first, second = Spec.parse(one or other), Spec.parse(other)
     return first.name != second.name, len({*first.parameters} ^ {*second.parameters})
 

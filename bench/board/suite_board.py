@@ -301,7 +301,7 @@ def _answer(context: SuiteContext, gaps: Mapping[str, Contrast]) -> str:
 
 
 def _limits(context: SuiteContext, name: str, verdicts: Mapping[str, Verdict]) -> str:
-    """What the place of a variant on average rests on: the tasks without which it is open, and added parameters."""
+    """The evidence for a variant's place on average: the tasks without which it is open, and added parameters."""
     gap, rest = context.gap(name, REFERENCE), context.averaged if len(context.averaged) > 1 else []
     words = describe_tasks(gap, {task: context.gap(name, REFERENCE, without=task) for task in rest})
     more = max((context.parameters.get((task, name), 0.0) for task in context.averaged), default=0.0)

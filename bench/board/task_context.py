@@ -118,7 +118,7 @@ class BoardContext:
         return (*(scores.rows if scores else ()), *((cost.row,) if cost else ()))
 
     def more_parameters(self, name: str) -> float:
-        """How many more parameters the variant has than the reference, as a share of its; 0 where it is not known."""
+        """The parameters that the variant has more than the reference, as a share of its; 0 where unknown."""
         own, usual = self.table.values("parameters", self.rows_of(name)), self.newest_of_reference("parameters")
         return own[-1] / usual - 1 if own and usual else 0.0
 

@@ -57,7 +57,7 @@ def prepare(names: Sequence[str], jobs: int = 1) -> None:
 
 
 def each_alone(specs: Sequence[Spec], examine: Callable[[Spec], T], wrong: list[str]) -> Iterator[T]:
-    """What `examine` gives for each; of several a bad one loses only itself, and is told and added to `wrong`."""
+    """The results of `examine`; of several names a bad one loses only itself, and is told and added to `wrong`."""
     for spec in specs:
         try:
             yield examine(spec)

@@ -65,7 +65,7 @@ class TimeLeft:
         self._correct()
 
     def advance(self, key: str, share: float) -> None:
-        """So much of a Cell is done; it has ended where that is 1."""
+        """The share of a Cell that is done; it has ended where that is 1."""
         if share < 1 and not self._shares and not self._ended:
             # a start takes seconds once, and says nothing of how long a step takes
             self._begun = self._clock()

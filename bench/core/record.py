@@ -64,7 +64,7 @@ class Outcome(StrEnum):
 
 
 class CheckedWhere(dict[str, Any]):
-    """What narrows a measurement of finite numbers, where its keys have been checked already; many share it."""
+    """The conditions that narrow a measurement of finite numbers, with keys that have been checked; many share it."""
 
 
 class Measurement(Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):

@@ -113,7 +113,7 @@ def _is_affine(subject: Subject) -> bool:
 
 
 def _shares(subject: Subject | _Rated, rate: float) -> Answers:
-    """How often all weights of a row are kept, and how often none is; nothing where single numbers are dropped."""
+    """The shares of rows that keep all weights, and no weight; nothing where single numbers are dropped."""
     # One token has one weight in each head: a draw keeps it, larger, or not. Nearly all are dropped at the last rate.
     single = subject.draw(1, 1, SEEDS_OF_PAIRS[0])
     [empty], [kept] = _rows(subject, single, NEARLY_ALL, draws=1), _rows(subject, single, None, draws=1)

@@ -35,7 +35,7 @@ class Change:
 
 
 class Moving(Protocol):
-    """What takes a Change. length, batch: of the inputs that it draws for one."""
+    """An object that takes a Change. length, batch: of the inputs that it draws for one."""
 
     @property
     def length(self) -> int: ...
@@ -58,15 +58,15 @@ class Subject(Moving, Protocol):
 
     @property
     def looks_back(self) -> bool:
-        """Whether no output depends on later inputs, claimed or found."""
+        """True if no output depends on later inputs, claimed or found."""
 
     @property
     def pads(self) -> bool:
-        """Whether it takes a mask of padding."""
+        """True if it takes a mask of padding."""
 
     @property
     def has_inputs_of_numbers(self) -> bool:
-        """Whether its inputs have gradients: tokens have none."""
+        """True if its inputs have gradients: tokens have none."""
 
     def draw(self, batch: int = 2, length: int | None = None, seed: int = 0) -> Tensors:
         """Inputs of the standard normal distribution, or tokens."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import ctypes
 import gc
 import os
 import resource
@@ -15,6 +16,17 @@ from typing import Any
 import psutil
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""The names of two options of malloc (malloc.h)."""
+
+_MAPPED_BYTES, _MOST_BYTES, _LARGEST_ROOM = 2**16, 2**25, 2**34
+
+
+class _MallocInfo(ctypes.Structure):
+    """The answer of mallinfo (malloc.h). `mapped`: the number of blocks with pages of their own."""
+
+    _fields_ = (("before", ctypes.c_int * 3), ("mapped", ctypes.c_int), ("after", ctypes.c_int * 6))
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
@@ -57,6 +69,41 @@ def _settled(device: torch.device) -> int:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     return torch.cuda.memory_allocated(device)
+
+
+@contextlib.contextmanager
+def mapped_alone() -> Iterator[None]:
+    """Inside, a block of memory from 64 KiB on has pages of its own, which are given back when it is freed (glibc).
+
+    So the pages that a process touches are the memory that it needs. Else a large heap with room at many places lends
+    another place at each call: 500 MiB were touched by a step that never holds more than 48.
+    """
+    libc = ctypes.CDLL(None)
+    if not all(hasattr(libc, name) for name in ("mallopt", "malloc_trim", "mallinfo")):
+        yield
+        return
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes, libc.mallinfo.restype = [ctypes.c_void_p], _MallocInfo
+    libc.malloc_trim(0)
+    libc.mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
+    # rooms of the heap come first whatever the threshold is, so they are taken; nothing is written to them
+    taken, size = [], _LARGEST_ROOM
+    while size >= _MAPPED_BYTES:
+        mapped = libc.mallinfo().mapped
+        block = libc.malloc(size)
+        if block and libc.mallinfo().mapped == mapped:
+            taken.append(block)
+        else:
+            libc.free(block)
+            size //= 2
+    try:
+        yield
+    finally:
+        for block in taken:
+            libc.free(block)
+        # glibc raises both by itself, to this at most
+        libc.mallopt(_MMAP_THRESHOLD, _MOST_BYTES)
+        libc.mallopt(_TRIM_THRESHOLD, 2 * _MOST_BYTES)
 
 
 def held_bytes(*owners: torch.nn.Module | torch.optim.Optimizer) -> int:

@@ -152,7 +152,7 @@ def _refused(spec: Spec, shape: AttentionShape, batch: int) -> Exception | None:
 
 
 def shapes_of(task: Task, recipe: Recipe, device: torch.device) -> list[AttentionShape]:
-    """What the layers of a Cell are built for, in their order."""
+    """The shapes for which the layers of a Cell are built, in their order."""
     if isinstance(recipe, Point) and recipe.level != "model":
         return [shape_of(recipe, device)]
     shapes: list[AttentionShape] = []

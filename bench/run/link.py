@@ -93,7 +93,7 @@ class _Returned(msgspec.Struct, frozen=True, tag="returned"):
 
 
 class _RaisedThere(msgspec.Struct, frozen=True, tag="raised"):
-    """What the code raised, which a test may expect."""
+    """An error that the code raised, which a test may expect."""
 
     turn: int
     parts: tuple[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_]\w{0,79}\Z")], Text, Name]
@@ -179,7 +179,7 @@ class Link:
         return self.ask(_Changes())  # type: ignore[no-any-return]
 
     def answer(self, number: int, about: dict[str, Any] | None, name: str, given: dict[str, Any]) -> Any:
-        """What the function of this name returns in the child, or raises there."""
+        """The result of the function of this name in the child; raises what it raises there."""
         self.turn += 1
         dropped = tuple(self.dropped)
         del self.dropped[: len(dropped)]
@@ -288,7 +288,7 @@ class _Used(Request[_Returned | _RaisedThere]):
 
 @dataclass(frozen=True, slots=True)
 class _Changes(Request[str]):
-    """Which functions the code has replaced in its process since they were noted."""
+    """The functions that the code has replaced in its process since they were noted."""
 
     def answer(self, reporter: Reporter) -> str:
         return changes_since_noted()

@@ -236,7 +236,7 @@ class Remote(Variant):
 
 
 class _Before(nn.Module):
-    """What a variant puts before its attention, in evaluation."""
+    """The operations that a variant puts before its attention, in evaluation."""
 
     def __init__(self, remote: Remote, found: Any):
         super().__init__()
@@ -263,7 +263,7 @@ def _hold(module: nn.Module, name: str, kind: str, tensor: Tensor) -> None:
 
 
 class _State(Away):
-    """What decoding keeps there between two steps."""
+    """The state that decoding keeps there between two steps."""
 
     def index_select(self, dim: int, rows: Tensor) -> _State:
         """The state of these rows, as a search that goes on with some of its outputs asks for."""

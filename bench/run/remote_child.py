@@ -123,7 +123,7 @@ class _Sublayer(msgspec.Struct, frozen=True):
 
 
 class RemoteCall(msgspec.Struct, frozen=True):
-    """How an instance is called. places: numbers of the memory of the inputs, where the content of one that is None
+    """The call of an instance. places: numbers of the memory of the inputs, where the content of one that is None
     stands already; wanted: which of them gets a gradient."""
 
     method: Literal["forward", "weights", "weigh", "step", "after_step"]
@@ -139,7 +139,7 @@ class RemoteCall(msgspec.Struct, frozen=True):
 
 
 class CallResult(msgspec.Struct, frozen=True):
-    """What a call gives. kept: the number of its graph, or of the state of a step; given, state, earlier: inputs,
+    """The result of a call. kept: the number of its graph, or of the state of a step; given, state, earlier: inputs,
     parameters and the last output as they are behind it, where it has changed them and they are small."""
 
     output: Tensor | None
@@ -228,7 +228,7 @@ def _changed(held: list[Any], before: list[Tensor | None]) -> list[Tensor | None
 
 
 def _kinds_of(module: nn.Module) -> list[_Kind]:
-    """Of each of `_named`."""
+    """The kind of each of `_named`."""
     saved = {*module.state_dict()}
     kinds: list[_Kind] = ["learns" if x.requires_grad else "fixed" for x in module.parameters()]
     return [*kinds, *("buffer" if name in saved else "unsaved" for name, _ in module.named_buffers())]

@@ -181,7 +181,7 @@ def scores_by_variant(table: ResultTable, board_key: BoardKey, predictions: Pred
 
 
 def more_parameters(table: ResultTable, scores: Mapping[str, Mapping[str, SeedScores]]) -> dict[tuple[str, str], float]:
-    """How many more parameters each variant has than the reference, as a share of its, by task and variant."""
+    """The parameters that each variant has more than the reference, as a share of its, by task and variant."""
     found: dict[tuple[str, str], float] = {}
     for task, by_name in scores.items():
         counts = {name: own[-1] for name, one in by_name.items() if (own := table.values("parameters", one.rows))}

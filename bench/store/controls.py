@@ -87,7 +87,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlResult:
-    """What the Records say of a control.
+    """The state of a control by its Records.
 
     `ours`: the share right, or the difference of losses, as `of` says; `reason`: of a training that failed.
     """

@@ -389,7 +389,7 @@ _SPARE = 0.25
 
 
 def disturbance(record: Record) -> str:
-    """What took the cores of a timing; empty where nothing did. A fused kernel then loses more than plain operators."""
+    """The load that took cores from a timing, or empty. A fused kernel loses more by it than plain operators."""
     load, machine = record.first("foreign_load"), record.machine
     if load is None or machine.accelerators or load.value <= MUCH_LOAD:
         return ""

@@ -211,7 +211,7 @@ def _equal(one, other):
 
 
 def _errors(found, true):
-    """Of output and gradients the largest error over the largest entry of the truth, inf for NaN, and its place."""
+    """The largest error of output and gradients over the largest entry of the truth, inf for NaN, and its place."""
     import torch
 
     errors = []

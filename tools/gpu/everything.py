@@ -1,4 +1,4 @@
-"""What a machine with a GPU is wanted for: `python tools/gpu/everything.py --out FOLDER`, about twenty minutes.
+"""All runs that need a GPU: `python tools/gpu/everything.py --out FOLDER`, about twenty minutes.
 
 `--minutes 8` is for a GPU that is lent: the gate of all variants, the kernels and the mission's command side by side,
 then calibrated speeds alone, each with its share of the time. Where it ends, all that was measured stays.
@@ -139,7 +139,7 @@ def _timed(name: str, about: str, variants: str, preset: str, minutes: float, ta
 
 
 def done(step: Step, out: Path, device: str) -> dict[str, object]:
-    """What came of one step; its output is in a file of its own, whose last lines are shown."""
+    """The end of one step; its output is in a file of its own, whose last lines are shown."""
     command, log = step.command(out, device), out / f"{step.name}.log"
     before = _outcomes(out)
     print(f"{step.name}: {shlex.join(command[1:])}", flush=True)
@@ -189,7 +189,7 @@ def _found(step: Step, out: Path, before: Counter[str]) -> str:
 
 
 def _outcomes(out: Path) -> Counter[str]:
-    """How many Records have each outcome."""
+    """The number of Records with each outcome."""
     files = (out / "results" / "records").glob("*.jsonl")
     return Counter(str(found["outcome"]) for file in files for found in _objects(file))
 

@@ -51,7 +51,7 @@ class RecurrentVariant(Variant):
         raise TypeError(f"{type(self).__name__} defines no terms(query, key, value, hidden)")
 
     def read(self, terms: Terms, hidden: Tensor) -> Tensor:
-        """What queries read of the states, (batch, heads, length, head_dim), of a whole sequence from its begin."""
+        """The reads of queries from the states, (batch, heads, length, head_dim), of a whole sequence."""
         return self.recurrence(*terms)[0]
 
     @property

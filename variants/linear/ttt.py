@@ -117,7 +117,7 @@ class TTTLinear(RecurrentVariant):
         return projected(self.rate, hidden).transpose(1, 2)[..., None].sigmoid() / self.shape.head_dim
 
     def _gradient(self, key: Tensor, value: Tensor, model: Tensor) -> Tensor:
-        """Of the loss, with respect to k W + b of the model: (batch, heads, length, value_dim)."""
+        """The gradient of the loss with respect to k W + b of the model: (batch, heads, length, value_dim)."""
         scale, shift = self.inner_scale.to(key.dtype), self.inner_shift.to(key.dtype)
         inner = _applied(key, model)
         size = torch.rsqrt(inner.var(-1, correction=0, keepdim=True) + EPSILON)

@@ -213,7 +213,7 @@ def _decayed(q: Tensor, k: Tensor, decay: Tensor) -> Tensor:
 
 
 def _until(decay: Tensor) -> Tensor:
-    """From each step to the last: sums of the decays behind it, (…, size, d)."""
+    """The sums of the decays behind each step up to the last, (…, size, d)."""
     behind = F.pad(decay[..., 1:, :], (0, 0, 0, 1))
     return behind.flip(-2).cumsum(-2).flip(-2)
 

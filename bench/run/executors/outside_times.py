@@ -34,8 +34,11 @@ SLACK_SECONDS, SLACK_OF_A_GPU = 0.002, 0.5
 _ERRORS = 4.0
 """Standard errors, the larger of its own and the reference's, that are allowed beside these: delays scatter."""
 
-_MORE, _SLACK_BYTES, _THREAD_BYTES = 3.0, 32 * 2**20, 4 * 2**20
-"""Memory that a sample may touch beyond what is said: allocators leave gaps, and Python and threads have theirs."""
+_MORE, _SLACK_BYTES, _THREAD_BYTES = 1.25, 16 * 2**20, 4 * 2**20
+"""Memory that a sample may touch beyond what is said: small blocks leave gaps, and Python and threads have theirs.
+
+Of 40 right layers at 256 and 1,024 tokens the most was 14 MiB, whether they need 21 MiB or 510.
+"""
 
 _WRITTEN_BYTES = 2**20
 """What a sample may write to files: honest layers write nothing, and a library may write a cache."""

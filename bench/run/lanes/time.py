@@ -20,7 +20,7 @@ from ...gate.build import Incorrect
 from ...measure.calibration import calibration
 from ...measure.flops import FlopCounter
 from ...measure.machine import available_bytes
-from ...measure.memory import memory_limit
+from ...measure.memory import mapped_alone, memory_limit
 from ...measure.timer import LEAST_ROUNDS, TimingRun, drift_probe, interleave, stopwatch
 from ...train.objectives.registry import objective_for
 from ..context import RecordBuilder, WorkerContext, implementation_of, is_lost, is_out_of_memory
@@ -309,12 +309,13 @@ class _Turn:
         if VARIANTS.is_own(cell.variant.name) or self.context.device.type != "cpu":
             return
         workload = self.ready[cell]
-        for _ in range(3):
-            if workload.prepare is not None:
-                workload.prepare()
-            self.context.send(SampleBegun(cell.key, waits=True))
-            workload.work()
-            self.context.send(SampleEnded(cell.key, waits=True))
+        with mapped_alone():
+            for _ in range(3):
+                if workload.prepare is not None:
+                    workload.prepare()
+                self.context.send(SampleBegun(cell.key, waits=True))
+                workload.work()
+                self.context.send(SampleEnded(cell.key, waits=True))
 
     def end(self) -> None:
         """After the rounds."""

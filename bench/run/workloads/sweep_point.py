@@ -137,7 +137,7 @@ class SweepWorkloads(Workloads):
         return torch.optim.AdamW(parameters, lr=0.0, fused=True, capturable=self.captures)
 
     def _built(self, spec: Spec) -> BuildVariant:
-        """What makes the variant; it raises Unsupported for half the work of softmax, which looks both ways."""
+        """The function that makes the variant, or raises Unsupported for half the work of a softmax without a mask."""
         build = self.build(spec)
 
         def built(shape: AttentionShape) -> Variant:

@@ -217,7 +217,7 @@ def audited_there(variant: Away, causal: bool | None) -> list[Result]:
 
 
 def _audited(module: Any, name: str, call: Call, causal: bool | None) -> list[Result]:
-    """What an audit finds about the module as it is, by the names that the gate has for the same."""
+    """The findings of an audit about the module as it is, by the names that the gate has for the same."""
     from .report import IN_THE_GATE
     from .suite import audit_module
 

@@ -36,7 +36,7 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class ForeignFacts(msgspec.Struct, frozen=True):
-    """What the child says of the code, without a test. question: why no call was found, else empty.
+    """A child's description of the code, without a test. question: why no call was found, else empty.
 
     number, pristine: of the module in the child, and of a copy that no call has met.
     """

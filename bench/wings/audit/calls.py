@@ -56,7 +56,7 @@ class Convention:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether the call takes how many tokens each sequence has, so that padding stands behind them."""
+        """True if the call takes how many tokens each sequence has, so that padding stands behind them."""
         return COUNTS in str(self.padded)
 
     @property
@@ -152,7 +152,7 @@ def rotary(positions: Tensor, size: int, dtype: torch.dtype) -> tuple[Tensor, Te
 
 
 def constructed(target: Any, given: dict[str, Any]) -> Any:
-    """What a class or function makes of these arguments, which are kept for `remade`."""
+    """The module that a class or function makes of these arguments, which are kept for `remade`."""
     module = target(**given)
     _MADE_BY[type(module)] = target, given
     return module
@@ -196,7 +196,7 @@ def constructed_anew(module: nn.Module, *changes: dict[str, Any]) -> list[nn.Mod
 
 
 def _made_with(module: nn.Module) -> tuple[Any, dict[str, Any]]:
-    """What makes such a module, and the arguments: attributes of their names, or their defaults, where nobody noted."""
+    """The class or function that makes such a module, and its arguments: as noted, else attributes or defaults."""
     make, given = _MADE_BY.get(type(module), (type(module), {}))
     return make, {name: vars(module).get(name, each.default) for name, each in accepted_by(make).items()} | given
 
@@ -216,5 +216,5 @@ def accepted_by(target: Any) -> dict[str, inspect.Parameter]:
 
 
 def making(target: Any) -> Any:
-    """What holds the annotations of a class or function."""
+    """The object that holds the annotations of a class or function."""
     return vars(target).get("__init__", target) if isinstance(target, type) else target

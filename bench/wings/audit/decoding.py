@@ -160,7 +160,7 @@ def _branches(subject: ForeignSubject, protocol: Protocol, inputs: Inputs, other
 
 @at_the_code
 def _rounding(subject: ForeignSubject, protocol: Protocol) -> float:
-    """What a cache in a lower precision than float32 may move outputs by, in standard deviations; else 0."""
+    """The standard deviations by which a cache in a lower precision than float32 may move outputs; else 0."""
     with torch.no_grad():
         cache = protocol.step(subject.module, subject.convention.kind, subject.draw(2, PREFILL))[1][2]
     kept = tree_leaves(cache.kept if isinstance(cache, KeyValues) else cache)

@@ -131,7 +131,7 @@ def alibi_slopes(heads: int) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a layer made: sums of values as its output projection gets them, and their order, as `Pass` has it.
+    """The result of a layer: sums of values as its output projection gets them, and their order, as `Pass` has it.
 
     sums: those of its own product, where it makes them by one.
     """
@@ -209,7 +209,7 @@ def compared_with(subject: ForeignSubject, text: str) -> Answers:
 
 
 def _found(subject: ForeignSubject, length: int, valid: Tensor | None) -> _Found:
-    """What the layer makes of one sequence. Raises Unfound."""
+    """The result of the layer for one sequence. Raises Unfound."""
     convention, causal = subject.convention, subject.claims if valid is None else subject.masks_and_looks_back
     # a switch may be left out of the call with padding
     looks_back = causal if convention.causal else subject.looks_back
@@ -444,7 +444,7 @@ def weights(subject: ForeignSubject) -> Answers:
 
 
 def mixed_heads(subject: ForeignSubject) -> str:
-    """How heads mix positions where they are split or joined; empty where they do not, or nothing is found."""
+    """The way in which heads mix positions where they are split or joined; empty where nothing is found."""
     with suppress(Exception):
         return seen(subject, subject.draw(1), None, subject.claims).mixes
     return ""

@@ -176,7 +176,7 @@ def _declared(subject: ForeignSubject) -> tuple[int, int]:
 
 
 def _layers(module: Any, width: int) -> int:
-    """How many modules of one kind in a module keep this window: a stack of layers reaches so many windows back."""
+    """The number of modules of one kind that keep this window: a stack of layers reaches so many windows back."""
     inside = module.modules() if isinstance(module, nn.Module) else ()
     kinds = Counter(type(each) for each in inside if width in [getattr(each, name, None) for name in WINDOWS])
     return max(kinds.values(), default=1)

@@ -147,7 +147,7 @@ def _amount(subject: ForeignSubject, length: int) -> Answers:
 
 
 def counts_padding(subject: ForeignSubject) -> Iterator[str]:
-    """Whether padding on the left moves its outputs, as where positions are counted from the first column."""
+    """True if padding on the left moves its outputs, as where positions are counted from the first column."""
     if not subject.pads or subject.convention.counts_tokens:
         return
     length, few, causal = subject.length, subject.length // 3, subject.masks_and_looks_back

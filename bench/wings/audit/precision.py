@@ -257,7 +257,7 @@ def remembered(subject: ForeignSubject) -> Answers:
 
 @at_the_code
 def _behind_inference(subject: ForeignSubject, inputs: Inputs, others: Inputs) -> str:
-    """What a training step raises after a call in inference mode, and not before."""
+    """The error that a training step raises after a call in inference mode, and not before."""
     try:
         with torch.inference_mode():
             subject(tuple(x.clone() for x in inputs), None, subject.claims)
@@ -280,7 +280,7 @@ def _rounded(subject: ForeignSubject, inputs: Inputs, dtype: torch.dtype, valid:
 
 
 def _autocast_error(subject: ForeignSubject, dtype: torch.dtype, valid: Tensor | None, causal: bool) -> str:
-    """What it raises with weights in float32, for which code may be made alone; empty if nothing of its own."""
+    """The error with weights in float32, for which code may be made alone; empty if it raises nothing of its own."""
     try:
         subject.in_autocast(str(dtype).removeprefix("torch."), subject.draw(), valid, causal)
     except Exception as error:

@@ -142,7 +142,7 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.marks.get(_memory(tensor), set()) if isinstance(tensor, Tensor) else set()
 
     def _role(self, name: str, args: tuple[Any, ...]) -> str:
-        """Which product of an attention this is: scores, sums of values, both, or the projection of its output."""
+        """The name of this product of an attention: scores, sums of values, both, or the projection of its output."""
         if name.startswith(_FUSED):
             return "both" if all(self._of(each) == {"x"} for each in args[:3]) else ""
         if name not in _LEFT:
@@ -191,7 +191,7 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return steps, tensor
 
     def seen(self, output: Tensor) -> Pass:
-        """What is found of a pass with this output."""
+        """The Pass of the products that led to this output."""
         target = output if self.joined is None else self.joined
         try:
             heads, value = self.heads(), self.values[0]
@@ -204,7 +204,7 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Pass(target, output, heads, order, self.sums, plain, mixes)
 
     def heads(self) -> list[HeadInputs]:
-        """As they are multiplied, but for constant factors; and as they were projected, where that is found.
+        """Queries and keys as multiplied, but for constant factors; and as they were projected, where that is found.
 
         Raises Unfound where no product of queries and keys, or of weights and values, is seen for all positions.
         """
@@ -256,7 +256,7 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def mixed_positions(self, joined: Tensor) -> str:
-        """How heads get numbers of several positions: by a view without a transposition; empty where they do not.
+        """The way in which heads get numbers of several positions, such as a view without a transposition, or empty.
 
         joined: the position of each number of the target.
         """

@@ -67,7 +67,7 @@ def normalised(subject: ForeignSubject) -> Answers:
 
 @at_the_code
 def _softmaxes(subject: ForeignSubject, inputs: Inputs, length: int) -> tuple[int, list[str]]:
-    """How many softmaxes of scores one call makes, and in words those over another axis: seen inside the call alone."""
+    """The number of softmaxes of scores in one call, and in words those over another axis: seen there alone."""
     found = _Softmaxes(length)
     with under(found):
         subject.outputs(inputs, None, True)

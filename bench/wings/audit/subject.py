@@ -262,7 +262,7 @@ class ForeignSubject:
 
     @property
     def is_uneven(self) -> bool:
-        """Whether some channels of the outputs are a hundred times as large as others, and hide what moves in these."""
+        """True if some channels of the outputs are a hundred times as large as others, and hide what moves in these."""
         each = (rows := self.outputs(self.draw()).flatten(2)).std((0, 1))
         return bool((100 * each[each > 0] < rows.std()).any())
 
@@ -342,7 +342,7 @@ class ForeignSubject:
 
     @property
     def pads(self) -> bool:
-        """Whether some call takes a mask of padding, which does something."""
+        """True if some call takes a mask of padding, which does something."""
         return bool(self.convention.padded) and not self.convention.mask_ignored
 
     def laid(self, valid: Tensor) -> Tensor:
@@ -413,7 +413,7 @@ def changed(subject_kind: Kind, inputs: Inputs, where: Tensor, vocabulary: int =
 
 
 def behind(valid: Tensor) -> Tensor:
-    """As much padding in each sequence (batch, positions), behind its tokens."""
+    """A mask (batch, positions) with as much padding in each sequence, behind its tokens."""
     return torch.arange(valid.shape[1]) < valid.sum(1, keepdim=True)
 
 

@@ -138,7 +138,7 @@ def audit_module(
 
 
 def _findings(tests: Mapping[str, Test], subject: ForeignSubject, second: Away | None) -> dict[str, Result]:
-    """What each test found, in their order; `second` is the module in another child, if there is one."""
+    """The findings of each test, in their order; `second` is the module in another child, if there is one."""
     if second is None:
         return _in_turn(tests, subject)
     other = replace(subject, module=second, pristine=second.link.pristine)

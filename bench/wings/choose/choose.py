@@ -228,7 +228,7 @@ class Judgement:
 
 
 def judge(table: ResultTable, asked: Sequence[BoardKey], predictions: Predictions) -> Judgement:
-    """What the trainings on the boards asked for say of quality."""
+    """The quality that the trainings on the boards asked for show."""
     trained = sorted({replace(q, machine="") for q in asked if q.runs(table, "train")})
     current = [board_key for board_key in trained if not describe_stale(board_key.runs(table, "train"))] or trained
     scores = {board_key: scores_by_variant(table, board_key, predictions) for board_key in current}

@@ -111,7 +111,7 @@ class Describe(Request[tuple[float, float, int] | None]):
 
 @cache
 def described(spec: Spec, shape: AttentionShape) -> tuple[float, float, int] | None:
-    """What `Describe` answers; None also of a variant that does not support the shape.
+    """The answer of `Describe`; None also for a variant that does not support the shape.
 
     Raises SelectionError for a name that is none, or a parameter that the variant refuses.
     """

@@ -87,7 +87,7 @@ Both = tuple[Cost | None, Cost | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOnDevice:
-    """What a model on a device is estimated from. `factor_of_rest`: of all outside of attention."""
+    """The figures from which a model on a device is estimated. `factor_of_rest`: of all outside of attention."""
 
     model: ModelShape
     device: Device

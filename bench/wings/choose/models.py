@@ -96,7 +96,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def latent(self) -> tuple[int, int, int]:
-        """Of `mla`: the rank of the latent vector, the width of its rotary part, and the width of a key beside that."""
+        """For `mla`: the rank of the latent vector, the width of its rotary part, and that of a key beside it."""
         return self.kv_lora_rank or 512, self.qk_rope_head_dim or 64, self.qk_nope_head_dim or self.width_of_head
 
     @property
@@ -111,7 +111,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def assumed(self) -> list[str]:
-        """What nobody said of it, in words."""
+        """The facts that nobody gave about the model, in words."""
         gate, has_inner = "gated " * self.gated, self.intermediate_size or self.moe_intermediate_size
         inner = [] if has_inner else [f"a {gate}feed-forward of 4 × width ({4 * self.hidden_size:,})"]
         return [*inner, *([] if self.vocab_size else ["no vocabulary"])]

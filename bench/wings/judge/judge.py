@@ -199,12 +199,12 @@ def _audited(audit: Callable[..., Any], spec: Spec, causal: bool | None) -> Audi
 
 
 def _must_be_told(finding: Result) -> bool:
-    """Whether it looks nearly back alone: what is trained and timed depends on what it claims."""
+    """True if it looks nearly back alone: what is trained and timed depends on what it claims."""
     return finding.verdict == "asks" and finding.property == "future"
 
 
 def _names_a_flag(finding: Result) -> bool:
-    """Whether it asks for a flag of the command; the verdict says so itself of what was not tried."""
+    """True if it asks for a flag of the command; the verdict says so itself of what was not tried."""
     return finding.verdict not in ("fails", "not tried") and " --" in finding.detail
 
 

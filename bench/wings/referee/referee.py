@@ -51,7 +51,7 @@ class Place:
 
     @property
     def verdict(self) -> _Verdict:
-        """Whether the claim holds.
+        """True if the claim holds.
 
         >>> [Place(rival="a", claimed=1, found=one).verdict for one in ((1, 0), (0, -1), (1, -1), (0, None))]
         ['holds', 'turned', 'mixed', 'open']
@@ -73,7 +73,7 @@ class RefereeReport:
 
     @property
     def headline(self) -> str:
-        """How many places hold, in a sentence."""
+        """The number of places that hold, in a sentence."""
         counts = [(word, sum(place.verdict == word for place in self.places)) for word in ("turned", "mixed", "open")]
         claims = [place for place in self.places if place.verdict != "no claim"]
         if not claims:

@@ -116,7 +116,7 @@ class Unreleased:
 
 
 def _problem(record: Record) -> tuple[str, str] | None:
-    """Of a Record that no release could have made, whether code or parameters tell so, and what was found."""
+    """For a Record that no release could have made: whether code or parameters tell so, and what was found."""
     cell, known = record.cell, releases()
     parts = named_parts(cell)
     if not parts.keys() <= known.names():

@@ -93,7 +93,7 @@ def ended(
         ({"record": "[x / 2 for x in said[cell.key]] if mine else said[cell.key]"}, "other times"),
         ({"record": "said[cell.key] if mine or not foreign else [9.0] * 5"}, "other times"),
         # in a mapping that no allocator knows, kept or given back
-        ({"sample": "kept[:] = bytes(SIZE)", "peak": "SIZE / 8"}, "32 MiB by its own count"),
+        ({"sample": "kept[:] = bytes(SIZE)", "peak": "SIZE / 1.5"}, "171 MiB by its own count"),
         ({"sample": "bytearray(b'1') * SIZE"}, "1 MiB by its own count"),
         # in a file that lies in no folder, and in no page of the process
         ({"sample": "os.write(os.memfd_create('m'), bytes(2**25))", "peak": "2**26"}, "writes 32 MiB to files"),
