@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...core.errors import SelectionError
 from ...core.record import Outcome
 from ...run.events import CellFinished, JobStarted, TrainingProgress
-from ...run.executors.executor import Executor, JobState, JobStatus, Resources
+from ...run.executors.executor import Executor, JobState, JobStatus, Needs, Resources
 from ...store.store import Site, Store
 from .job_files import JobFiles, Submission
 from .settings import RayOptions, SlurmOptions
@@ -71,9 +71,11 @@ class Slurm(_ByJobFiles):
         asked, results = options.executor.options, options.results
         assert isinstance(asked, SlurmOptions)
         executor = SlurmExecutor(results, JobFiles(results), asked, options.executor.jobs, on_warning)
+        count = options.threads or asked.cpus
         if submits:
             executor.require()
-        count = options.threads or asked.cpus
+        else:
+            on_warning(executor.preview(Needs(gpus=asked.gpus or 0, threads=count)))
         return _on_a_node(executor, options, asked.gpus, count, count)
 
 

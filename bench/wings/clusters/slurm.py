@@ -262,6 +262,35 @@ class SlurmExecutor:
             if known is not None:
                 self.files.submit(replace(known, handle=entry.handle))
 
+    def parameters(self, needs: Needs) -> dict[str, Any]:
+        """The parameters of a job, by the names that submitit has for those of sbatch."""
+        options = self.options
+        more: dict[str, Any] = {name.replace("-", "_"): value for name, value in options.sbatch.items()}
+        partition = options.partition or more.pop("partition", None)
+        return {
+            "name": JOB_NAME,
+            "timeout_min": max(seconds_of(options.time) // 60, 1),
+            "cpus_per_task": needs.threads,
+            "gpus_per_node": needs.gpus or None,
+            "mem_gb": gigabytes_of(options.memory) if options.memory else None,
+            "nodes": 1,
+            "tasks_per_node": 1,
+            "slurm_partition": partition,
+            "slurm_exclusive": True if needs.alone else None,
+            "slurm_array_parallelism": self.jobs or 256,
+            # a step gets one processor unless it is told, since Slurm 22.05
+            "slurm_srun_args": [f"--cpus-per-task={needs.threads}"],
+            "slurm_additional_parameters": more or None,
+        }
+
+    def preview(self, needs: Needs) -> str:
+        """The parameters of a job in words, for `plan`."""
+        given = self.parameters(needs)
+        given |= given.pop("slurm_additional_parameters") or {}
+        told = {name.removeprefix("slurm_"): value for name, value in given.items() if value is not None}
+        del told["srun_args"]
+        return "slurm gets for each job: " + ", ".join(f"{name}={value}" for name, value in told.items())
+
     def _engine(self, needs: Needs) -> submitit.AutoExecutor:
         try:
             import submitit
@@ -282,23 +311,7 @@ class SlurmExecutor:
             raise SelectionError(
                 f"expected a machine that can submit to slurm: {error}; --executor-option cluster=local tries it here"
             ) from None
-        more: dict[str, Any] = {name.replace("-", "_"): value for name, value in options.sbatch.items()}
-        partition = options.partition or more.pop("partition", None)
-        engine.update_parameters(
-            name=JOB_NAME,
-            timeout_min=max(seconds_of(options.time) // 60, 1),
-            cpus_per_task=needs.threads,
-            gpus_per_node=needs.gpus or None,
-            mem_gb=gigabytes_of(options.memory) if options.memory else None,
-            nodes=1,
-            tasks_per_node=1,
-            slurm_partition=partition,
-            slurm_exclusive=True if needs.alone else None,
-            slurm_array_parallelism=self.jobs or 256,
-            # a step gets one processor unless it is told, since Slurm 22.05
-            slurm_srun_args=[f"--cpus-per-task={needs.threads}"],
-            slurm_additional_parameters=more or None,
-        )
+        engine.update_parameters(**self.parameters(needs))
         return engine
 
     def _give_up_lost(self, on_event: OnEvent) -> Iterator[str]:

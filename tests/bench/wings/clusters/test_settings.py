@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from command_lines import answer
 
+import attnbench
 from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.plan.executor_settings import ExecutorSettings
 from attnbench.bench.plan.options import load_suite
@@ -94,3 +95,17 @@ def test_a_mistake_is_answered_with_the_right_words(
     monkeypatch.chdir(tmp_path)
     found = answer(f"plan --variants rela --task sweep {line}")
     assert found.code == 2 and advice in found.errors and found.errors.count("\n") == 1
+
+
+def test_a_plan_says_what_slurm_gets_for_a_job_on_a_machine_without_slurm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"gpus": "1", "cpus": "8", "time": "1d12h", "memory": "32GB", "sbatch.account": "me"}
+    attnbench.plan(
+        "softmax", "recall", preset="smoke", executor="slurm", jobs=64, executor_options=given, results=tmp_path / "r"
+    )
+    assert caplog.messages[0] == (
+        "slurm gets for each job: name=attnbench, timeout_min=2160, cpus_per_task=8, gpus_per_node=1, mem_gb=32, "
+        "nodes=1, tasks_per_node=1, array_parallelism=64, account=me"
+    )
+    assert not (tmp_path / "r").exists()
