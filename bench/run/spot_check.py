@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from time import perf_counter
 from typing import Any, Literal
 
 import torch
@@ -42,9 +43,14 @@ _COUNTER_BYTES = 256
 _TRAINED = 0.02
 """Some twenty steps of Adam at the usual rate."""
 
-_TRIES, _MOST_TRIES, _TRYING_SECONDS = 8, 64, 1.0
+_TRIES, _MOST_TRIES, _TRYING_SECONDS, _DOUBTING_SECONDS = 8, 64, 1.0, 20.0
 """Tries that must agree, and more while they take no longer than this: on a busy machine eight short ones may be late.
+
+The second limit is for samples that take no more of the processor.
 """
+
+_Sample = Callable[[], tuple[float, float]]
+"""A function that takes a sample: its seconds by the wall's clock and by that of the processor."""
 
 _LONG_SECONDS = 0.5
 """A sample from which on one try acquits."""
@@ -230,7 +236,7 @@ class SpotCheck:
         if not off <= 5e-2 * before:
             self.found = "the same inputs give another gradient than they gave before"
 
-    def kept_outputs(self, inputs: Sequence[Tensor], seconds: Callable[[], float]) -> str:
+    def kept_outputs(self, inputs: Sequence[Tensor], seconds: _Sample) -> str:
         """The words for a variant that keeps outputs from call to call: content that is new takes longer, each time.
 
         `inputs`: of the samples; they are as before when this returns. `seconds`: takes a sample.
@@ -239,7 +245,7 @@ class SpotCheck:
             return ""
         kept, beside = ([each.clone() for each in inputs] for _ in range(2))
 
-        def with_other_content(places: Sequence[Tensor]) -> float:
+        def with_other_content(places: Sequence[Tensor]) -> tuple[float, float]:
             # the same writes go before both, since they leave caches in some state
             for place, each in zip(places, kept, strict=True):
                 moved = each.flatten().roll(self.draw.randrange(1, each.numel() + 1)).view_as(each)
@@ -247,7 +253,7 @@ class SpotCheck:
             return seconds()
 
         try:
-            found = _slower(lambda: with_other_content(beside), lambda: with_other_content(inputs))
+            found = _slower(lambda: with_other_content(beside), lambda: with_other_content(inputs), self.draw)
         finally:
             for place, each in zip(inputs, kept, strict=True):
                 place.copy_(each)
@@ -256,19 +262,19 @@ class SpotCheck:
             "the sample before: it keeps outputs from call to call"
         )
 
-    def honest_if_watched(self, variants: Sequence[Variant], seconds: Callable[[], float]) -> str:
+    def honest_if_watched(self, variants: Sequence[Variant], seconds: _Sample) -> str:
         """The words for a variant that takes longer, each time, while a hook is on it that does nothing."""
         kept, self.share = self.share, 0.0
 
-        def watched() -> float:
+        def watched() -> tuple[float, float]:
             with self.watching(variants):
                 return seconds()
 
-        found = _slower(seconds, watched)
+        found = _slower(seconds, watched, self.draw)
         self.share = kept
         return found and f"a sample takes {found[1]:.2g} s while a hook is on its layers, and {found[0]:.2g} s else"
 
-    def fast_before_training(self, variants: Sequence[Variant], seconds: Callable[[], float]) -> str:
+    def fast_before_training(self, variants: Sequence[Variant], seconds: _Sample) -> str:
         """The words for a variant that takes longer, each time, once its weights are no longer those that it drew."""
         own = [each for variant in variants for each in variant.parameters() if each.is_floating_point()]
         if not own:
@@ -282,14 +288,14 @@ class SpotCheck:
             for each, value in zip(own, values, strict=True):
                 each.copy_(value)
 
-        def trained() -> float:
+        def trained() -> tuple[float, float]:
             set_to(value + _TRAINED * sign for value, sign in zip(drawn, signs, strict=True))
             try:
                 return seconds()
             finally:
                 set_to(drawn)
 
-        found = _slower(seconds, trained)
+        found = _slower(seconds, trained, self.draw)
         return found and (
             f"a sample takes {found[1]:.2g} s once its weights have moved by {_TRAINED}, "
             f"and {found[0]:.2g} s with those that it drew"
@@ -349,17 +355,35 @@ class SpotCheck:
         return f"on rows of the run itself, {words} by {moved:.2g}"
 
 
-def _slower(usual: Callable[[], float], other: Callable[[], float]) -> tuple[float, float] | Literal[""]:
-    """The shortest times of both where the other sample takes longer each time; empty as soon as it does not."""
-    first, second = list[float](), list[float]()
-    while len(second) < _TRIES or (len(second) < _MOST_TRIES and sum(first + second) < _TRYING_SECONDS):
-        first.append(usual())
-        second.append(other())
-        # one short sample may have met an interrupt
-        is_sure = len(first) > 1 or min(first) > _LONG_SECONDS
-        if is_sure and min(second) <= _LONGER * min(first) + _LONGER_SECONDS:
-            return ""
-    return min(first), min(second)
+def _slower(usual: _Sample, other: _Sample, draw: random.Random) -> tuple[float, float] | Literal[""]:
+    """The shortest times of both where the other sample takes longer each time; empty as soon as it does not.
+
+    In an order that is drawn, since the turns of other processes may follow a fixed one, and in one thread, since
+    threads that wait for each other take processor time on a busy machine. Where only the wall's clock is longer, the
+    code sleeps or the machine is busy, and more tries tell.
+    """
+    taken = list[tuple[float, float]](), list[tuple[float, float]]()
+    began, threads = perf_counter(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        while True:
+            for at in draw.sample((0, 1), 2):
+                taken[at].append((usual, other)[at]())
+            walls, processors = (tuple(min(each[clock] for each in of) for of in taken) for clock in (0, 1))
+            # one short sample may have met an interrupt
+            is_sure = len(taken[0]) > 1 or walls[0] > _LONG_SECONDS
+            if is_sure and not _is_longer(*walls):
+                return ""
+            tries, spent = len(taken[0]), perf_counter() - began
+            patience = _TRYING_SECONDS if _is_longer(*processors) else _DOUBTING_SECONDS
+            if tries >= _MOST_TRIES or (tries >= _TRIES and spent >= patience):
+                return walls[0], walls[1]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _is_longer(usual: float, other: float) -> bool:
+    return other > _LONGER * usual + _LONGER_SECONDS
 
 
 @contextmanager

@@ -272,10 +272,11 @@ class _Turn:
         with spot.watching(workload.variants):
             clock.measure(workload.work, 1)
 
-        def seconds() -> float:
+        def seconds() -> tuple[float, float]:
             if workload.prepare is not None:
                 workload.prepare()
-            return clock.measure(workload.work, 1)[0]
+            wall, processor, _ = clock.measure(workload.work, 1)
+            return wall, processor
 
         if not spot.found and share:
             spot.found = spot.kept_outputs(workload.contents, seconds)

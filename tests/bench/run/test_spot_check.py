@@ -6,7 +6,7 @@ import itertools
 import threading
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import pytest
@@ -333,13 +333,19 @@ def test_a_layer_that_is_fast_before_it_is_trained_is_found(foreign: Spec) -> No
     variant = Honest(SHAPE)
     variant.own = nn.Parameter(torch.zeros(7))
     check = SpotCheck(foreign, torch.device("cpu"), share=1.0, steady=True)
-    found = check.fast_before_training([variant], lambda: 0.5 if float(variant.own.detach().max()) > 0 else 0.1)
+    found = check.fast_before_training([variant], lambda: 2 * (0.5 if float(variant.own.detach().max()) > 0 else 0.1,))
     assert found == "a sample takes 0.5 s once its weights have moved by 0.02, and 0.1 s with those that it drew"
-    assert check.fast_before_training([variant], lambda: 0.1) == ""
+    assert check.fast_before_training([variant], lambda: (0.1, 0.1)) == ""
     assert torch.equal(variant.own, torch.zeros(7))
+    # one that sleeps takes no more of the processor
+    found = check.fast_before_training([variant], lambda: (0.5 if float(variant.own.detach().max()) > 0 else 0.1, 0.1))
+    assert "once its weights have moved" in found
+    # other processes take every second sample's cores
+    turns = itertools.cycle([0.1, 0.5])
+    assert check.fast_before_training([variant], lambda: (next(turns), 0.1)) == ""
     # without weights nothing has moved, and a machine that grows busy is not the layer's doing
     times = itertools.cycle([0.1, 0.5])
-    assert check.fast_before_training([Honest(SHAPE)], lambda: next(times)) == ""
+    assert check.fast_before_training([Honest(SHAPE)], lambda: 2 * (next(times),)) == ""
 
 
 def test_nothing_is_left_on_inputs_that_are_timed_afterwards(foreign: Spec) -> None:
@@ -463,15 +469,15 @@ def test_outputs_that_are_kept_are_found_by_content_that_was_not_seen(by: str, f
     kept: set[object] = set()
     noise = itertools.cycle([0.009, 0.001, 0.001])
 
-    def honest() -> float:
-        return next(noise)
+    def honest() -> tuple[float, float]:
+        return 2 * (next(noise),)
 
-    def cheating() -> float:
+    def cheating() -> tuple[float, float]:
         """A sample's seconds on a busy machine, where an output is kept by what was drawn, or by place and version."""
         place = tuple(float(x.sum()) if by == "content" else (x.data_ptr(), x._version) for x in inputs)
         was_kept, seconds = place in kept, next(noise)
         kept.add(place)
-        return 0.1 * seconds if was_kept else seconds
+        return 2 * (0.1 * seconds if was_kept else seconds,)
 
     assert check.kept_outputs(inputs, honest) == "" and check.kept_outputs([], honest) == ""
     cheating()
@@ -485,10 +491,10 @@ def test_work_that_is_done_for_a_hook_alone_is_found(foreign: Spec) -> None:
     def told(kind: type[ScoredVariant]) -> str:
         check, variant = SpotCheck(foreign, torch.device("cpu"), share=1.0, steady=True), kind(SHAPE)
 
-        def seconds() -> float:
-            started = perf_counter()
+        def seconds() -> tuple[float, float]:
+            started, processor = perf_counter(), process_time()
             variant(*inputs, Mask(causal=True))
-            return perf_counter() - started
+            return perf_counter() - started, process_time() - processor
 
         return check.honest_if_watched([variant], seconds)
 
