@@ -13,7 +13,7 @@ import typer
 
 from .command import command, leave_to_child
 from .leaderboard import refuse_unwritable, replace_text
-from .options import FILTERS, Figures, Picture, Published, folder, sharing
+from .options import FILTERS, Figures, Picture, Published, folder, named, sharing
 from .output import say, warn
 
 if TYPE_CHECKING:
@@ -24,7 +24,21 @@ if TYPE_CHECKING:
 RESERVED_BYTES = 80 * 10**9
 """Addresses, not memory, that vl_convert reserves; 40 GB were too few, 80 were not (vl-convert-python 1.9, x86-64)."""
 
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", parser=folder, help="Folder of the page.")]
+
+def _page(text: str | Path) -> Path:
+    """A file NAME.html, or a folder; raises BadParameter for another file."""
+    path = named(text)
+    return path if path.suffix == ".html" and not path.is_dir() else folder(path)
+
+
+def _file(out: Path, name: str) -> Path:
+    return out if out.suffix == ".html" and not out.is_dir() else out / name
+
+
+Out = Annotated[
+    Path,
+    typer.Option("--out", "-o", metavar="FOLDER", parser=_page, help="Folder of the page, or its file NAME.html."),
+]
 
 
 @command("Read", "attnbench dashboard --task lra-text")
@@ -41,15 +55,16 @@ def dashboard(
 ) -> None:
     """Write one self-contained page: an overview, boards, frontiers, lengths, training curves and all Records."""
     needs_extra()
-    refuse_unwritable(out / "index.html")
+    page = _file(out, "index.html")
+    refuse_unwritable(page)
     from ...dashboards.figures import figures as figures_of
     from ...dashboards.overview_figures import overview_figures
     from ..api import pages as api
     from ..stats.format import counted
 
     reports = api.reports(suite=suite, published=published, notice=warn, **filters)
-    write_page(reports, out / "index.html", title=title)
-    say(f"{out / 'index.html'}: {counted(len(reports), 'board')}")
+    write_page(reports, page, title=title)
+    say(f"{page}: {counted(len(reports), 'board')}")
     if figures is not None:
         charts = {
             f"{re.sub(r'[^A-Za-z0-9.=-]+', '-', report.name).strip('-')[:120]}-{name}": chart
@@ -58,8 +73,8 @@ def dashboard(
         }
         charts |= {f"overview-{name}": chart for name, chart in overview_figures(api.overview(reports)).items()}
         # the folder may come from others, who may have planted links in it
-        save(charts, out / "figures", figures, follow=False)
-        say(f"{out / 'figures'}: {counted(len(charts), 'figure')}")
+        save(charts, page.parent / "figures", figures, follow=False)
+        say(f"{page.parent / 'figures'}: {counted(len(charts), 'figure')}")
 
 
 def write_page(reports: Sequence[Report], path: Path, *, title: str = "attnbench", follow: bool = True) -> None:
@@ -165,7 +180,8 @@ def explain(
             f"expected `simplex`, got {what!r}; name maps as in `attnbench explain --variants softmax,sparsemax`"
         )
     needs_extra()
-    refuse_unwritable(out / "simplex.html")
+    page = _file(out, "simplex.html")
+    refuse_unwritable(page)
     from ...dashboards import html
     from ...dashboards import simplex as ternary
     from ..board.simplex import simplex_figure
@@ -182,10 +198,10 @@ def explain(
         + (f" Of the random scores, {'; '.join(nulls)}." if nulls else ""),
     ]
     charts = ternary.charts(figure)
-    replace_text(out / "simplex.html", html.render_figures("From scores to weights", paragraphs, charts))
-    say(str(out / "simplex.html"))
+    replace_text(page, html.render_figures("From scores to weights", paragraphs, charts))
+    say(str(page))
     if figures is not None:
-        save({f"simplex-{name}": chart for name, chart in charts.items()}, out, figures)
+        save({f"simplex-{name}": chart for name, chart in charts.items()}, page.parent, figures)
 
 
 def _map(spec: Spec) -> Map:

@@ -120,6 +120,13 @@ def test_what_cannot_be_written_is_refused_before_anything_is_read(
         run(*folder, "--out", out, command=command)
 
 
+def test_a_page_is_written_to_the_file_that_is_named_and_again(results: Path, tmp_path: Path) -> None:
+    pytest.importorskip("altair", reason="the extra dashboard is not installed")
+    for _ in range(2):
+        run("--results", str(results), "--out", str(tmp_path / "new" / "mine.html"), command=dashboard)
+        assert [path.name for path in (tmp_path / "new").iterdir()] == ["mine.html"]
+
+
 def test_what_is_refused_for_another_reason_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no Records in"):
         run("--results", str(tmp_path / "nothing"), "--out", str(tmp_path / "new" / "site"), command=dashboard)
