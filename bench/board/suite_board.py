@@ -51,7 +51,7 @@ from .notes import (
     where_better,
 )
 from .quality_notes import comparison_notes, reduced_notes, short_preset, unsettled_notes
-from .version_notes import left_behind_notes, repetition_notes, takeover_notes, version_notes
+from .version_notes import left_behind_notes, outdated, repetition_notes, takeover_notes, version_notes
 
 TRIVIAL = "best trivial"
 """The row of the best predictor without attention on each task."""
@@ -95,12 +95,13 @@ def board_for_suite(
     gaps = context.gaps_of(complete)
     preset = board_keys[0].preset
     answer = _answer(context, gaps) if ranked else _advice(unranked, suite, preset, len(context.tasks))
+    old = outdated([run for board_key in board_keys for run in board_key.runs(table, "train", "baseline")])
     board = Board(
         name=f"suite {suite}/{preset}/{board_keys[0].selection}",
         title=f"suite {suite}, preset {preset}",
         question=f"Which attention {metric.question} over the {len(context.tasks)} tasks of {suite} "
         f"({short_preset(preset)})?",
-        headline=" ".join(filter(None, [left_out(context.unlearned, context.averaged), answer])),
+        headline=" ".join(filter(None, [left_out(context.unlearned, context.averaged), answer, old])),
         columns=plain_columns(columns),
         ranked=ranked,
         unranked=unranked,

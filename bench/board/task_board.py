@@ -29,7 +29,7 @@ from .setting_tables import setting_boards, setting_notes
 from .task_columns import ANSWERS, task_columns, verdict_on
 from .task_context import BoardContext
 from .timings import task_timing_notes
-from .version_notes import left_behind_notes, repetition_notes, takeover_notes, version_notes
+from .version_notes import left_behind_notes, outdated, repetition_notes, takeover_notes, version_notes
 
 
 def board_for_task(
@@ -107,7 +107,7 @@ def board_for_task(
         title=f"{board_key.task}, preset {board_key.preset}",
         question=f"Which attention {metric.question} on {board_key.task} ({short_preset(board_key.preset)})?",
         learned=is_told,
-        headline=" ".join(filter(None, [unlearned if context.is_ranked else "", answer])),
+        headline=" ".join(filter(None, [unlearned if context.is_ranked else "", answer, outdated(context.runs)])),
         columns=plain_columns(columns, (metric.name, *ANSWERS)),
         ranked=ranked,
         unranked=unranked,

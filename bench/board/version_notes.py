@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import Counter
@@ -10,8 +11,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from ..core.cell import LANE_VERSIONS, LEAST_SEEDS
 from ..core.harness import NAME, is_edited
 from ..score.key import BoardKey
-from ..stats.format import counted
-from ..store.rows import NOT_RANKED, REPEATED, ResultRow, is_disputed, problem_of, taken_over, tested, version_order
+from ..stats.format import counted, listed
+from ..store.rows import (
+    NOT_RANKED,
+    REPEATED,
+    ResultRow,
+    installed_version,
+    is_disputed,
+    problem_of,
+    taken_over,
+    tested,
+    version_order,
+)
 from ..store.table import ResultTable
 from .board import Note
 from .notes import note, some
@@ -47,6 +58,13 @@ def describe_stale(runs: Sequence[ResultRow]) -> str:
     if not count:
         return ""
     return "older version" if count == len(runs) else f"{count:,} of {len(runs):,} Records of an older version"
+
+
+def outdated(runs: Sequence[ResultRow]) -> str:
+    """The sentence of a headline for Records of an older task than is installed; empty where none is."""
+    tasks = {run.task.partition("[")[0] for run in runs}
+    old = [f"version {now} of {task} is installed" for task, now in _older_versions(runs)[1].items() if task in tasks]
+    return f"Measure anew before you conclude, since {listed(old)}." if old else ""
 
 
 def left_behind_notes(table: ResultTable, board_keys: Sequence[BoardKey], names: Collection[str]) -> Iterator[Note]:
@@ -147,19 +165,28 @@ def command(names: Sequence[str], board_key: BoardKey) -> str:
 
 
 def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, int]]:
-    """The number of `runs` by each other version; and the present versions of their lanes and objectives, by name."""
+    """The number of `runs` by each other version; and the present versions of lanes, objectives and tasks, by name."""
     older: Counter[str] = Counter()
     present: dict[str, int] = {}
     for run in runs:
         problem = problem_of(run.setting)
-        now = {"lane": LANE_VERSIONS[run.lane], "objective": problem.objective_version}
-        made_by = {name: int(number) for name, number in re.findall(r"(lane|objective)(\d+)", run.version)}
-        if not made_by or not made_by.items() <= now.items():
-            older[run.version] += 1
-            present[run.lane] = now["lane"]
-            # the first Records kept no preset, which tells the objective
-            if "steps" in run.setting:
-                present[problem.objective] = now["objective"]
+        task = run.task.partition("[")[0]
+        now: dict[str, float] = {"lane": LANE_VERSIONS[run.lane], "objective": problem.objective_version}
+        now["task"] = installed_version(task)
+        made_by = {name: int(number) for name, number in re.findall(r"(lane|objective|task)(\d+)", run.version)}
+        if now["task"] == math.inf:
+            # a plugin's, which this process does not import
+            made_by.pop("task", None)
+        if made_by and made_by.items() <= now.items():
+            continue
+        older[run.version] += 1
+        names = {"lane": run.lane, "objective": problem.objective, "task": task}
+        # the first Records kept no preset, which tells the objective, and no version of their task
+        told = {"lane": True, "objective": "steps" in run.setting, "task": "task" in made_by}
+        known = [name for name in names if told[name]]
+        present |= {
+            names[name]: int(now[name]) for name in known if made_by.get(name, now[name] - 1) < now[name] < math.inf
+        }
     return older, present
 
 

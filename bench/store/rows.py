@@ -143,11 +143,11 @@ def is_too_new(version: str, lane: str, task: str) -> bool:
     if of_lane > LANE_VERSIONS.get(lane, 0) or of_objective > max(one.objective_version for one in load_own(PROBLEMS)):
         return True
     # the task is loaded for a claim alone that is above the version that each task begins with
-    return of_task > 1 and of_task > _installed_version(task.partition("[")[0])
+    return of_task > 1 and of_task > installed_version(task.partition("[")[0])
 
 
 @cache
-def _installed_version(task: str) -> float:
+def installed_version(task: str) -> float:
     """The version of our own task; infinite for a plugin's, which this process does not import, and an unknown one."""
     try:
         return float("inf") if TASKS.is_foreign(task) else int(TASKS.load(task).version)

@@ -324,6 +324,23 @@ def test_records_of_another_version_are_counted(bench, monkeypatch) -> None:
     assert "lane1.objective1.task1" in notes(board(b, 0), "version")
 
 
+def test_an_older_task_than_is_installed_is_said_first(bench, monkeypatch) -> None:
+    b = bench()
+    for name in ("softmax", "rela", "linear"):
+        b.train(name, [0.6] * 3, digest="lane1.objective1.task1-d1-v1")
+    assert "version" not in board(b).headline and notes(board(b), "version") == ""
+    # another question has been asked since, such as recall in four times the steps
+    monkeypatch.setattr("attnbench.bench.board.version_notes.installed_version", lambda task: 2)
+    found = board(b)
+    assert found.headline.endswith("Measure anew before you conclude, since version 2 of lra-text is installed.")
+    assert notes(found, "version") == (
+        "9 of 9 Records are of lane1.objective1.task1; now lra-text 2: run the same command again"
+    )
+    # a plugin's is not imported, and so has no version here
+    monkeypatch.setattr("attnbench.bench.board.version_notes.installed_version", lambda task: float("inf"))
+    assert "version" not in board(b).headline
+
+
 def majority(b: object, share: float) -> None:
     b.add(b.cell("majority", lane="baseline"), [Measurement.of("accuracy", share, split="test", examples=2000)])
 
