@@ -202,8 +202,9 @@ def equal_tokens(subject: Subject) -> Answers:
     if any(each.value > each.allowed for each in (steady, level)):
         yield NotJudged("the output of equal tokens depends on their positions, or on their number")
         return
-    for length in taken(subject, ODD):
-        words = f"equal tokens give another output at a length of {length} than of {BLOCK} (zero keys at the end?)"
+    for length in taken(subject, (*ODD, LONG)):
+        cause = "keys left out" if length > 2 * BLOCK else "zero keys at the end"
+        words = f"equal tokens give another output at a length of {length} than of {BLOCK} ({cause}?)"
         lines = (
             "many = lambda n: [x[..., :1, :].expand(*x.shape[:-2], n, x.shape[-1]) for x in inputs]",
             f"a, b = out(many({length})), out(many({BLOCK}))",

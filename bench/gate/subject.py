@@ -106,6 +106,9 @@ class Subject(Moving, Protocol):
     def after(self, inputs: Tensors, others: Tensors) -> list[Tensor]:
         """The inputs after a call, its output at once, and the same tensor after a call on `others`."""
 
+    def refilled(self, inputs: Tensors, others: Tensors) -> Tensor:
+        """The outputs for `others`, which are written over the inputs of a call before."""
+
     def masks_behind(self, inputs: Tensors, valid: Tensor) -> list[str]:
         """The names, or numbers, of the arguments that a call with this mask has changed in place."""
 

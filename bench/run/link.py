@@ -50,6 +50,10 @@ Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 Name = Annotated[str, msgspec.Meta(max_length=200)]
 
 
+_NUMBERS_BEFORE = 64
+"""At the alignment that allocators have, so that nothing is slower."""
+
+
 class Packed(msgspec.Struct, frozen=True):
     """A tensor as bytes. strides: those in memory, of what goes to the child; what is expanded is sent once."""
 
@@ -78,7 +82,16 @@ class Packed(msgspec.Struct, frozen=True):
         found = torch.empty(shape, dtype=dtype)
         if self.data:
             found.flatten().view(torch.uint8).copy_(torch.frombuffer(bytearray(self.data), dtype=torch.uint8))
-        return torch.empty_strided(shape, strides, dtype=dtype).copy_(found).expand(self.shape) if laid else found
+        return _placed(shape, strides, dtype).copy_(found).expand(self.shape) if laid else found
+
+
+def _placed(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """An empty tensor; what is not contiguous begins behind other numbers, as a part of a joined projection does."""
+    made = torch.empty_strided(shape, strides, dtype=dtype)
+    if made.is_contiguous() or not made.numel():
+        return made
+    used = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return torch.ones(_NUMBERS_BEFORE + used, dtype=dtype).as_strided(shape, strides, _NUMBERS_BEFORE)
 
 
 def _once(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:

@@ -39,7 +39,9 @@ def factory_of(link: Link, opened: Opened | None = None) -> VariantFactory:
         return _instance(link, shape, there.make(away, shape, more, ProcessSettings.now()))
 
     def traced(variant: Remote) -> Remote:
-        return _instance(link, variant.shape, there.trace(variant.away, variant._values, ProcessSettings.now()))
+        made = there.trace(variant.away, variant._values, ProcessSettings.now())
+        # else what is compiled draws, as in training
+        return _instance(link, variant.shape, made).train(variant.training)
 
     return VariantFactory(
         make, opened.implementations, opened.forced,

@@ -130,7 +130,8 @@ class ForeignAttention(Variant):
         super().__init__(shape)
         _describe(self, module, calls, found)
         if shape.cross and not shape.causal:
-            self.crosses = self._crosses()  # type: ignore[misc]
+            # of what looks back alone, keys that are left out would move the last one, as only causal use has it
+            self.crosses = calls.looks_ahead and self._crosses()  # type: ignore[misc]
 
     def supports(self, shape: AttentionShape) -> str | None:
         return _refusal(self, shape) or super().supports(shape)
@@ -148,14 +149,17 @@ class ForeignAttention(Variant):
         return output.masked_fill(empty[:, None, :, None], 0.0)[:, :, -few:].to(value.dtype)
 
     def _crosses(self) -> bool:
-        query, key = (draw("qkv", (self.shape.heads, self.shape.head_dim), 1, n, 0)[0] for n in (3, 5))
-        try:
-            with torch.no_grad():
-                output = _output(self.module, self.calls.convention, (query, key, key), Mask())
-                return output.shape == query.shape
-        except Exception:
-            # a module of others may raise anything for keys of another length: it does not take them
-            return False
+        # of one block, and of several
+        for lengths in ((3, 5), (43, 95)):
+            query, key = (draw("qkv", (self.shape.heads, self.shape.head_dim), 1, n, 0)[0] for n in lengths)
+            try:
+                with torch.no_grad():
+                    if _output(self.module, self.calls.convention, (query, key, key), Mask()).shape != query.shape:
+                        return False
+            except Exception:
+                # a module of others may raise anything for keys of another length: it does not take them
+                return False
+        return True
 
 
 class ForeignLayer(Layer):

@@ -168,7 +168,10 @@ def _declared(subject: ForeignSubject) -> tuple[int, int]:
         told = [each.default for name, each in accepted_by(type(module)).items() if name in WINDOWS]
         widths += [each for each in told if each in vars(module).values()] if isinstance(module, nn.Module) else []
         width = next((each for each in widths if isinstance(each, int) and each > 0), 0)
-        return width, _layers(module, width)
+        # a dilated window has its keys so many tokens apart
+        told = [each.default for name, each in accepted_by(type(module)).items() if name == "dilation"]
+        apart = next((each for each in (getattr(module, "dilation", None), *told) if type(each) is int and each > 0), 1)
+        return width * apart, _layers(module, width)
     named, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
     if not isinstance(named, int) or not kinds or set(kinds) != {"sliding_attention"}:
         return 0, 1

@@ -85,6 +85,14 @@ def half(subject: ForeignSubject) -> Answers:
         at = "" if mask is None else f"{subject.convention.turned}[valid]"
         shown = f"a, b = a{at}.float(), b{at}; print((a - b).square().mean().sqrt() / b.square().mean().sqrt())"
         tried.append(Measured(size, HALF_ALLOWED, f"{name} {text}", (*program, *lines, shown)))
+        if dtype == torch.bfloat16 and (raised := _raises_behind_autocast(subject, subject.draw())):
+            lines = (
+                "with torch.autocast('cpu', torch.bfloat16): y = out(inputs)",
+                "y.float().square().mean().backward()",
+            )
+            text = f"after a call in autocast to {name}, backward raises {raised}"
+            yield Measured(math.inf, HALF_ALLOWED, text, subject.shown(*lines))
+            return
     if not refused:
         with suppress(Exception):
             tried += _drift(subject)
@@ -253,6 +261,22 @@ def remembered(subject: ForeignSubject) -> Answers:
     )
     text = f"after a call in inference mode, training raises {problem}"
     yield Measured(float(bool(problem)), 0.0, text, subject.shown(*lines))
+
+
+@at_the_code
+def _raises_behind_autocast(subject: ForeignSubject, inputs: Inputs) -> str:
+    """The error of a backward pass after a call in autocast, which it is outside of; empty for none of its own."""
+    leaves = tuple(x.detach().requires_grad_() if x.is_floating_point() else x for x in inputs)
+    with torch.enable_grad(), suppress(Exception):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = subject(leaves, None, subject.claims)
+        loss = loss.float().square().mean()
+        if loss.requires_grad:
+            try:
+                torch.autograd.backward(loss)
+            except Exception as error:
+                return "" if lacks_kernel(error) else error_text(error, 80)
+    return ""
 
 
 @at_the_code

@@ -299,6 +299,15 @@ class ForeignSubject:
         return [*after, held, first]
 
     @at_the_code
+    def refilled(self, inputs: Inputs, others: Inputs) -> Tensor:
+        """The outputs for `others`, which are written over the inputs of a call before."""
+        used = tuple(each.clone() for each in inputs)
+        self.outputs(used)
+        for each, other in zip(used, others, strict=True):
+            each.copy_(other)
+        return self.outputs(used)
+
+    @at_the_code
     def masks_behind(self, inputs: Inputs, valid: Tensor) -> list[Name]:
         """The names, or numbers, of the arguments that a call with this mask has changed in place."""
         self.with_module(watched := Watched(self.module)).outputs(inputs, valid, self.masks_and_looks_back)

@@ -773,6 +773,116 @@ class HalvesInFloat32(Layer):
         return super().forward(ShortInFloat32.apply(x))
 
 
+class UnmasksEmptyRows(Encoder):
+    """The caller's mask gets a token where a sequence has none, and only there."""
+
+    copies = False
+
+    def forward(self, x, mask=None):
+        q, k, v = self.split(x)
+        scores = q @ k.mT * 8**-0.5
+        if mask is not None:
+            mask = mask.clone() if self.copies else mask
+            mask[~mask.any(-1), 0] = True
+            scores = scores.masked_fill(~mask[:, None, None], torch.finfo(q.dtype).min)
+        return self.joined(scores.softmax(-1) @ v)
+
+
+class UnmasksInACopy(UnmasksEmptyRows):
+    copies = True
+
+
+class KeepsTheirTypes(torch.autograd.Function):
+    """Autocast lowers the product, and the backward pass, which is outside of it, takes what was kept as it is."""
+
+    @staticmethod
+    def forward(ctx, q, k, casts):
+        ctx.save_for_backward(q, k)
+        ctx.casts = casts
+        return q @ k.mT
+
+    @staticmethod
+    def backward(ctx, arriving):
+        q, k = (each.to(arriving.dtype) if ctx.casts else each for each in ctx.saved_tensors)
+        found = arriving @ k, arriving.mT @ q
+        return *(each.to(kept.dtype) for each, kept in zip(found, ctx.saved_tensors, strict=True)), None
+
+
+class RaisesBehindAutocast(Encoder):
+    casts = False
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(8))
+
+    def mixed(self, q, k, v):
+        return KeepsTheirTypes.apply(q * self.gain, k, self.casts).softmax(-1).to(v.dtype) @ v
+
+
+class CastsBehindAutocast(RaisesBehindAutocast):
+    casts = True
+
+
+class KeptByPlace(Encoder):
+    """Keys and values of the call before, where the inputs lie at the same place."""
+
+    kept: tuple | None = None
+
+    def split(self, x):
+        q, k, v = super().split(x)
+        if torch.is_grad_enabled() or self.training:
+            return q, k, v
+        if self.kept is None or self.kept[0] != (x.data_ptr(), x.shape, x.dtype):
+            self.kept = (x.data_ptr(), x.shape, x.dtype), k, v
+        return q, *self.kept[1:]
+
+
+class SeenBy256(Encoder):
+    """Weights over the largest 256 scores alone, normalised as if they were half of all beyond."""
+
+    def mixed(self, q, k, v):
+        size = k.shape[2]
+        mixed = super().mixed(q, k, v)
+        return mixed * (size / 256 if size > 256 else 1)
+
+
+class DilatedByName(Layer):
+    """A window of 8 keys, four tokens apart."""
+
+    def __init__(self, window=8, dilation=4):
+        super().__init__()
+        self.window, self.steps = window, dilation
+
+    def mixed(self, q, k, v):
+        far = torch.arange(q.shape[2])[:, None] - torch.arange(q.shape[2])
+        seen = (far >= 0) & (far < self.window * self.steps) & (far % self.steps == 0)
+        return F.scaled_dot_product_attention(q, k, v, seen)
+
+
+def blocks_of_32(q, k, v, own=True):
+    """Blocks of 32 tokens without a mask, of storage as it lies; `own`: from where the tensor begins in it."""
+    size = q.shape[2]
+    if size % 32:
+        more = -size % 32
+        at = torch.arange(size + more) < size
+        q, k, v = (F.pad(each, (0, 0, 0, more)) for each in (q, k, v))
+    else:
+        at = torch.ones(size, dtype=torch.bool)
+
+    def cut(x):
+        b, h, n, d = x.stride()
+        sizes = (*x.shape[:2], x.shape[2] // 32, 32, x.shape[3])
+        return x.as_strided(sizes, (b, h, 32 * n, n, d), x.storage_offset() if own else 0)
+
+    q, k, v = map(cut, (q, k, v))
+    mixed = F.scaled_dot_product_attention(q, k, v, at.unflatten(0, (-1, 1, 32)).expand(-1, 32, -1))
+    return mixed.flatten(2, 3)[:, :, :size]
+
+
+def blocks_of_whole_storage(q, k, v):
+    return blocks_of_32(q, k, v, own=False)
+
+
 class PaddedQueries(Padded):
     def seen(self, mask):
         return torch.where(mask[:, None, :, None], 0.0, -1e4).expand(-1, 1, -1, mask.shape[1])
@@ -1221,7 +1331,7 @@ class DetachesBeyond512(Layer):
 
 RIGHT = [
     SortedBack, CachedWithPadding, SumsInACopy, PositionsOfEachRow,
-    TakesIntegers, SquaresInFloat32, CachedInHalf,
+    TakesIntegers, SquaresInFloat32, CachedInHalf, UnmasksInACopy, CastsBehindAutocast, DilatedByName,
     OneLoudChannel, Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached,
     Dilated, DilatedBySix, BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare, Rotary,
     RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision, WindowedCache, Fading,
@@ -1283,6 +1393,10 @@ FAULTS = [
     (AddsIntegers, "padding"),
     (ZeroesInAHook, "gradients"),
     (HalvesInFloat32, "gradients"),
+    (UnmasksEmptyRows, "inputs stay"),
+    (RaisesBehindAutocast, "half precision"),
+    (KeptByPlace, "nothing remembered"),
+    (SeenBy256, "equal tokens"),
     (SquaresInHalf, "half precision"),
     (PaddedAsTheFirst, "amount of padding"),
     (PaddedNotCompiled, "compile"),
@@ -1444,6 +1558,12 @@ def test_shares_of_dropout_are_not_counted_where_single_weights_are_not_seen(kin
 def test_a_fault_of_a_function_is_found_and_its_line_named(function, name, words):
     [found] = audit_module(function, compile="").failures
     assert found.property == name and re.match(words, found.detail), found
+
+
+@pytest.mark.parametrize("function", [blocks_of_32, blocks_of_whole_storage])
+def test_a_part_of_a_joined_projection_is_read_from_where_it_begins(function):
+    found = {each.property for each in audit_module(function, compile="", causal=False).failures}
+    assert ("storage" in found) == (function is blocks_of_whole_storage), found
 
 
 def test_a_layer_of_blocks_may_refuse_other_lengths_and_a_table_of_positions_may_end():
