@@ -65,6 +65,10 @@ TOPICS: dict[str, Topic] = {
     # what ran
     "code": Topic("code", "fact", "{code}"),
     "unlike": Topic("unlike others", "fact", "{what}"),
+    "uneven": Topic(
+        "uneven", "warning",
+        "some calls cost far more than others, so that the mean of all calls is longer than what is compared: {names}",
+    ),
     "power": Topic(
         "power", "fact", "differences {of} below {span} would be missed in more than 1 of 5 repetitions"
     ),

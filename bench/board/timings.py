@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, geometric_mean, median
 from typing import Any
 
 from ..core.cell import REFERENCE
@@ -132,6 +132,8 @@ DRIFT = 0.1
 
 HOST_BOUND = 0.5
 
+_UNEVEN = 1.25
+
 
 def task_timing_notes(context: BoardContext) -> Iterator[Note]:
     """The way in which the speeds of a task's board were measured, and whether they can be trusted."""
@@ -188,9 +190,22 @@ def code_notes(runs: Iterable[ResultRow]) -> Iterator[Note]:
         yield note("code", code="; ".join(f"{code} for {some(names)}" for code, names in sorted(by_code.items())))
 
 
+def _uneven(costs: Mapping[str, RelativeCost]) -> dict[str, float]:
+    """The mean time over the geometric mean that is compared, where it is large beside that of the reference.
+
+    Of work at every third call alone, the mean of logarithms has the third root: 30 times the time there is 3.1 times.
+    """
+    shares = {name: fmean(cost.seconds) / geometric_mean(cost.seconds) for name, cost in costs.items() if cost.seconds}
+    usual = shares.get(REFERENCE, 1.0)
+    return {name: share / usual for name, share in shares.items() if share > _UNEVEN * usual}
+
+
 def _power_notes(timings: Sequence[dict[str, RelativeCost]]) -> Iterator[Note]:
     """The smallest difference that all these times could tell, and whose ratio changed within the rounds."""
     found = [resolution for resolution in map(resolution_of, timings) if resolution is not None]
+    uneven = [f"{name} {share:.1f}×" for costs in timings for name, share in _uneven(costs).items()]
+    if uneven:
+        yield note("uneven", names=some(uneven))
     if found:
         yield note("power", of="in time", span=format_log_difference(max(found), decimals=0))
     measured = [(name, cost.change) for costs in timings for name, cost in costs.items()]

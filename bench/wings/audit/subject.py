@@ -285,7 +285,10 @@ class ForeignSubject:
             found.append(subject.outputs(inputs, change.valid, change.causal))
         base, other = found
         rows = base[change.look & base.flatten(2).isfinite().all(-1)].flatten(1)
-        spread = rows.std(0).clamp(min=1e-6 * float(rows.std())) if by_channel else rows.std()
+        spread = rows.std()
+        if by_channel:
+            # one row has no deviation of its own
+            spread = rows.std(0, correction=int(len(rows) > 1)).clamp(min=1e-6 * float(spread))
         same = (other.isnan() & base.isnan()) | (other == base)
         moved = torch.where(same, 0.0, (other - base).nan_to_num(nan=torch.inf)).flatten(2).abs()
         return torch.where(change.look, (moved / spread.clamp(min=1e-30)).amax(-1), 0.0)

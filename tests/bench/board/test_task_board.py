@@ -324,6 +324,17 @@ def test_records_of_another_version_are_counted(bench, monkeypatch) -> None:
     assert "lane1.objective1.task1" in notes(board(b, 0), "version")
 
 
+def test_calls_that_cost_far_more_than_others_are_named(bench) -> None:
+    b = bench()
+    steady, third = [1.0, 1.1, 0.9] * 3, [1.0, 1.0, 30.0] * 3
+    for name, seconds in (("softmax", steady), ("rela", third), ("linear", [2 * t for t in steady])):
+        b.train(name, [0.6] * 3)
+        b.time(name, seconds, steady)
+    text = notes(board(b), "uneven")
+    # the mean of 1, 1 and 30 over their geometric mean, over that of the reference
+    assert text.endswith(f": rela {(32 / 3) / 30 ** (1 / 3) / (1.0 / 0.99 ** (1 / 3)):.1f}×") and "linear" not in text
+
+
 def test_an_older_task_than_is_installed_is_said_first(bench, monkeypatch) -> None:
     b = bench()
     for name in ("softmax", "rela", "linear"):
