@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ ODD = (1, 2, 3, 31, 33, 43, 63, 65, 95, 100, 127, 129)
 """Lengths that no block divides, and one past a block."""
 _WHOLE = (16, 48, 64, 128)
 """Lengths for which code may take another way."""
+_LONG_ALLOWED = 0.1
+"""What float32 may lose over so many equal tokens, in standard deviations; keys that are left out are several."""
 LONG, EDGES = 1100, (130, 257, 513, 640, 1025, 1099)
 """A length beyond the usual chunks and blocks, and places behind their ends."""
 _BETWEEN = 900
@@ -210,9 +213,10 @@ def equal_tokens(subject: Subject) -> Answers:
             f"a, b = out(many({length})), out(many({BLOCK}))",
             "b = b[:, :1].expand_as(a)",
         )
-        yield subject.compared(
+        found = subject.compared(
             words, output(length), base[:1].expand(length, *base.shape[1:]), *lines, batch=1, length=1
         )
+        yield replace(found, allowed=max(found.allowed, _LONG_ALLOWED)) if length == LONG else found
 
 
 def repeated(subject: Subject, length: int) -> Tensors:
