@@ -267,13 +267,16 @@ def remembered(subject: ForeignSubject) -> Answers:
 def _raises_behind_autocast(subject: ForeignSubject, inputs: Inputs) -> str:
     """The error of a backward pass after a call in autocast, which it is outside of; empty for none of its own."""
     leaves = tuple(x.detach().requires_grad_() if x.is_floating_point() else x for x in inputs)
+    parameters = subject.module.parameters() if is_module(subject.module) else ()
     with torch.enable_grad(), suppress(Exception):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = subject(leaves, None, subject.claims)
         loss = loss.float().square().mean()
         if loss.requires_grad:
             try:
-                torch.autograd.backward(loss)
+                # nothing is left in .grad, which later tests read
+                own = [each for each in (*leaves, *parameters) if each.requires_grad]
+                torch.autograd.grad(loss, own, allow_unused=True)
             except Exception as error:
                 return "" if lacks_kernel(error) else error_text(error, 80)
     return ""
