@@ -201,7 +201,7 @@ def _uneven(costs: Mapping[str, RelativeCost]) -> dict[str, float]:
 
 
 def _power_notes(timings: Sequence[dict[str, RelativeCost]]) -> Iterator[Note]:
-    """The smallest difference that all these times could tell, and whose ratio changed within the rounds."""
+    """The smallest difference that these times could tell, and whose calls or ratios change within the rounds."""
     found = [resolution for resolution in map(resolution_of, timings) if resolution is not None]
     uneven = [f"{name} {share:.1f}×" for costs in timings for name, share in _uneven(costs).items()]
     if uneven:

@@ -63,8 +63,9 @@ def describe_stale(runs: Sequence[ResultRow]) -> str:
 def outdated(runs: Sequence[ResultRow]) -> str:
     """The sentence of a headline for Records of an older task than is installed; empty where none is."""
     tasks = {run.task.partition("[")[0] for run in runs}
-    old = [f"version {now} of {task} is installed" for task, now in _older_versions(runs)[1].items() if task in tasks]
-    return f"Measure anew before you conclude, since {listed(old)}." if old else ""
+    newer = sorted(f"{task} version {now}" for task, now in _older_versions(runs)[1].items() if task in tasks)
+    what = f"older than what is installed ({listed(newer)})"
+    return f"These Records are {what}: measure anew before you conclude." if newer else ""
 
 
 def left_behind_notes(table: ResultTable, board_keys: Sequence[BoardKey], names: Collection[str]) -> Iterator[Note]:
@@ -168,25 +169,24 @@ def _older_versions(runs: Sequence[ResultRow]) -> tuple[Counter[str], dict[str, 
     """The number of `runs` by each other version; and the present versions of lanes, objectives and tasks, by name."""
     older: Counter[str] = Counter()
     present: dict[str, int] = {}
-    for run in runs:
-        problem = problem_of(run.setting)
-        task = run.task.partition("[")[0]
-        now: dict[str, float] = {"lane": LANE_VERSIONS[run.lane], "objective": problem.objective_version}
-        now["task"] = installed_version(task)
-        made_by = {name: int(number) for name, number in re.findall(r"(lane|objective|task)(\d+)", run.version)}
-        if now["task"] == math.inf:
-            # a plugin's, which this process does not import
-            made_by.pop("task", None)
-        if made_by and made_by.items() <= now.items():
+    # of one task all have one problem, but for the first Records, which kept no preset that tells it
+    kinds = Counter((run.lane, run.task, run.version, "steps" in run.setting) for run in runs)
+    settings = {(run.task, "steps" in run.setting): run.setting for run in runs}
+    for (lane, task, version, has_preset), count in kinds.items():
+        problem, name = problem_of(settings[task, has_preset]), task.partition("[")[0]
+        present_of = {"lane": (lane, LANE_VERSIONS[lane]), "objective": (problem.objective, problem.objective_version)}
+        if (now := installed_version(name)) < math.inf:
+            # infinite for a plugin's, which this process does not import
+            present_of["task"] = name, int(now)
+        found = re.findall(r"(lane|objective|task)(\d+)", version)
+        made_by = {part: int(number) for part, number in found if part in present_of}
+        behind = [part for part, (_, number) in present_of.items() if made_by.get(part) != number]
+        if made_by and not made_by.keys() & behind:
             continue
-        older[run.version] += 1
-        names = {"lane": run.lane, "objective": problem.objective, "task": task}
-        # the first Records kept no preset, which tells the objective, and no version of their task
-        told = {"lane": True, "objective": "steps" in run.setting, "task": "task" in made_by}
-        known = [name for name in names if told[name]]
-        present |= {
-            names[name]: int(now[name]) for name in known if made_by.get(name, now[name] - 1) < now[name] < math.inf
-        }
+        older[version] += count
+        # what a version does not state is told of lanes, and of objectives where a preset names them
+        stated = {*made_by, "lane", *(["objective"] if has_preset else [])}
+        present |= {present_of[part][0]: present_of[part][1] for part in behind if part in stated}
     return older, present
 
 

@@ -155,7 +155,7 @@ class Registry:
         except SelectionError:
             raise
         except Exception as error:
-            reason = f"its constructor cannot be read: {type(error).__name__}: {error}"
+            reason = f"its constructor cannot be used: {type(error).__name__}: {error}"
             raise PluginError(self.plugin(name), reason) from error
 
     def adapted(self, found: Any, name: str) -> Any:
@@ -340,7 +340,7 @@ def parameters(plugin: type[Any]) -> dict[str, Parameter]:
         if p.kind is not inspect.Parameter.KEYWORD_ONLY:
             continue
         if p.default is p.empty:
-            raise ValueError(f"parameter {p.name!r} has no default; without one nothing is built where nobody sets it")
+            raise ValueError(f"parameter {p.name!r} has no default, and each parameter needs one")
         kind = hints.get(p.name, Any if p.default is None else type(p.default))
         found[p.name] = made = Parameter(name=p.name, kind=kind, default=p.default)
         if isinstance(p.default, int | float) and made.range is not ANY_NUMBER and p.default not in made.range:

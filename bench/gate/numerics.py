@@ -336,14 +336,6 @@ def _in_half(name: str, case: Case) -> Answers:
                 found = single.run(exact, valid)
             detail = f"relative error of a row in autocast, {case.words}{masked}"
             yield Measured(row_error(found, expected), allowed, detail)
-    if case.is_foreign and not case.few_passes:
-        # a backward pass is outside of autocast, and code of its own must take the types that it kept
-        with torch.enable_grad():
-            leaves = Inputs(*(x.detach().requires_grad_() for x in exact))
-            with torch.autocast(torch.device(case.shape.device).type, dtype=dtype):
-                output = single.forward(leaves)
-            if output.requires_grad:
-                torch.autograd.grad(output.float().square().mean(), list(leaves), allow_unused=True)
     looks_back = case.shape.causal and not case.shape.cross and case.module.causality == "strict"
     if looks_back and case.module.decodes and not case.few_passes:
         few = exact.part(0, min(FEW, case.length))

@@ -35,13 +35,15 @@ def inputs_stay(subject: Subject) -> Answers:
         "print(sum(not torch.equal(x, y) for x, y in zip(inputs, kept)))",
     )
     yield Measured(float(changed), 0.0, f"a call changes {changed} of its inputs in place", subject.shown(*lines))
-    # and where a sequence has no token at all, for which code may make an exception
-    for real in (subject.length - 3, 0) if subject.pads else ():
-        valid = torch.arange(subject.length).expand(2, -1) < torch.tensor([[subject.length - 3], [real]])
+    if subject.pads:
+        valid = torch.arange(subject.length).expand(2, -1) < subject.length - 3
+        names = subject.masks_behind(inputs, valid)
+        # and where a sequence has no token at all, for which code may make an exception; some refuse it
         with suppress(Exception):
-            for name in subject.masks_behind(inputs, valid):
-                text = f"a call changes its argument {name} in place, which the next layer gets too"
-                yield Measured(1.0, 0.0, text, subject.shown())
+            names = [*names, *subject.masks_behind(inputs, valid & torch.tensor([[True], [False]]))]
+        for name in dict.fromkeys(names):
+            text = f"a call changes its argument {name} in place, which the next layer gets too"
+            yield Measured(1.0, 0.0, text, subject.shown())
     line = "a = out(inputs); b = a.clone(); out([x.roll(1, 0) for x in inputs])"
     yield subject.compared("a call changes the output tensor of the call before", first, held, line)
 

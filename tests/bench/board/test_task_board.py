@@ -343,7 +343,9 @@ def test_an_older_task_than_is_installed_is_said_first(bench, monkeypatch) -> No
     # another question has been asked since, such as recall in four times the steps
     monkeypatch.setattr("attnbench.bench.board.version_notes.installed_version", lambda task: 2)
     found = board(b)
-    assert found.headline.endswith("Measure anew before you conclude, since version 2 of lra-text is installed.")
+    assert found.headline.endswith(
+        "These Records are older than what is installed (lra-text version 2): measure anew before you conclude."
+    )
     assert notes(found, "version") == (
         "9 of 9 Records are of lane1.objective1.task1; now lra-text 2: run the same command again"
     )

@@ -195,7 +195,7 @@ def test_a_wrong_parameter_is_refused_with_the_right_ones(install, selection, me
 @pytest.mark.parametrize(
     ("parameter", "message"),
     [
-        ("width", "parameter 'width' has no default; without one nothing is built where nobody sets it"),
+        ("width", "parameter 'width' has no default, and each parameter needs one"),
         (
             "width: Annotated[int | None, Range(1, 4096)] = 0",
             "the default of parameter 'width', 0, is outside its range from 1 to 4,096",
