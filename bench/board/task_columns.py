@@ -76,9 +76,6 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
         # not those of one kind of attention among several
         return lambda variant: mean_cell(table.values(name, context.rows_of(variant), attention=None, **where), words)
 
-    def test_mean(name: str, words: Callable[[float], str]) -> Cell:
-        return lambda variant: mean_cell(table.values(name, context.rows_of(variant), split="test"), words)
-
     columns: list[tuple[Column, Cell]] = [
         (Column(name=metric.name, title=title, unit=metric.display_unit, better=better, importance=0,
                 description=f"mean test {title} over the seeds that learned, or over all where none did, with its 95 % "
@@ -148,7 +145,7 @@ def task_columns(context: BoardContext) -> list[tuple[Column, Cell]]:
          mean("null_rate")),
         (Column(name="perplexity", title="perplexity", better="lower", importance=3,
                 description="on the test text, per word of the original text, whatever the tokens are"),
-         test_mean("perplexity", "{:,.1f}".format)),
+         mean("perplexity", "{:,.1f}".format, split="test")),
         (Column(name="diversity", title="head diversity", unit="nats", importance=7,
                 description="generalised Jensen-Shannon divergence between the heads of a layer; 0: all alike"),
          mean("head_diversity", "{:.3f}".format)),

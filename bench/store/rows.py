@@ -103,6 +103,9 @@ TOO_NEW = "of a newer version than the installed one"
 NOT_RANKED = (SETTING, VERSION, DATA, CODE, FEWER, INCOMPLETE, OTHER_TASKS, TOO_NEW)
 """Reasons that measuring anew removes."""
 
+# a preset means one thing: timings under another are not put beside what is trained now
+_ACROSS_LANES = attrgetter("task", "preset", "selection", "protocol", "fidelity")
+
 
 def with_staleness(rows: Sequence[ResultRow]) -> list[ResultRow]:
     """The rows in the same order; those that do not count say why. Each rule sees what all before it have left."""
@@ -111,7 +114,7 @@ def with_staleness(rows: Sequence[ResultRow]) -> list[ResultRow]:
     too_new = {each for each in stated if is_too_new(*each)}
     found = [row._replace(stale=TOO_NEW) if (row.version, row.lane, row.task) in too_new else row for row in rows]
     found = _once_a_cell(found, settings)
-    found = _newest_complete(found, _across_lanes, lambda row: settings.get(row.at), SETTING)
+    found = _newest_complete(found, _ACROSS_LANES, lambda row: settings.get(row.at), SETTING)
     found = _newest_complete(found, _comparable, attrgetter("version"), VERSION)
     # a Record without data says nothing of the data's source
     found = _newest_complete(found, _comparable, lambda row: None if row.unplaced else row.data_code, DATA)
@@ -309,11 +312,6 @@ def grouped(rows: Iterable[ResultRow], of: Callable[[ResultRow], Hashable]) -> d
     for row in rows:
         found.setdefault(of(row), []).append(row)
     return found
-
-
-def _across_lanes(row: ResultRow) -> Hashable:
-    # a preset means one thing: timings under another are not put beside what is trained now
-    return row.task, row.preset, row.selection, row.protocol, row.fidelity
 
 
 def _comparable(row: ResultRow) -> tuple[Hashable, ...]:
