@@ -22,6 +22,7 @@ from .output import say, say_json, warn
 if TYPE_CHECKING:
     from ..gate.report import CheckReport
 
+_LACKS = "for what it does not take, show or declare"
 STYLES = {"holds": "green", "fails": "bold red", "n.a.": "dim", "asks": "bold yellow"}
 
 Causal = Annotated[
@@ -177,7 +178,9 @@ def _print(report: CheckReport, brief: bool) -> None:
         skipped: dict[str, list[str]] = {}
         for setting, result in report.worst():
             if result.verdict == "n.a.":
-                skipped.setdefault(result.detail, []).append(result.property)
+                # what a condition of the contract lacks is a word of ours; JSON has it
+                why = _LACKS if result.detail.startswith("needs ") else result.detail
+                skipped.setdefault(why, []).append(result.property)
             if result.verdict in ("n.a.", "not tried") or (brief and result.held):
                 continue
             style = STYLES.get(result.verdict, "dim")

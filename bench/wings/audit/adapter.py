@@ -337,7 +337,10 @@ def _calls(module: Any, twin: Any, call: Call, shape: AttentionShape) -> Calls:
             cache, size = protocol(subject.with_module(copy.deepcopy(module).eval()))
             if cache is not None:
                 said = f" · cache {cache.later}"
-            if size > ALLOWED:
+            if cache is not None and not cache.argument:
+                # what a module keeps is of one sequence, and the gate decodes two in turns
+                cache = None
+            elif size > ALLOWED:
                 differs = " · its cache gives other outputs than one pass and is not used"
                 cache, said = None, differs if size < math.inf else ""
     return Calls(found, looks_ahead, draws, coarse, cache, said)

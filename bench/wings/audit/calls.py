@@ -80,7 +80,7 @@ class Convention:
 def called(call: Call, module: Any, kind: Kind, inputs: Inputs, mask: Mask, seen: int = 0, cache: Any = None) -> Any:
     """The result of one call as it is. seen: positions before the inputs, which `cache` holds for `decoding.py`.
 
-    Only what the call names is computed of the mask.
+    A call names them `start`. Only what the call names is computed of the mask.
     """
     queries, keys = inputs[0], inputs[-2] if kind == "qkv" else inputs[0]
     axis = 2 if kind == "qkv" else 1
@@ -90,7 +90,7 @@ def called(call: Call, module: Any, kind: Kind, inputs: Inputs, mask: Mask, seen
         return call(module, *inputs, *valid)
     code = _compiled(call)
     names = _masks(set(code.co_names), queries, queries.shape[axis], keys.shape[axis] + seen, mask)
-    inside = {"torch": torch, "m": module, "cache": cache, **dict(zip(NAMES[kind], inputs, strict=True))}
+    inside = {"torch": torch, "m": module, "cache": cache, "start": seen, **dict(zip(NAMES[kind], inputs, strict=True))}
     return eval(code, inside | names)
 
 

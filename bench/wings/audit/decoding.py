@@ -22,7 +22,7 @@ from ...run.link import at_the_code
 from .calls import NAMES, Inputs, Kind, called
 from .convention import FORMS, closing, with_argument
 from .program import setup
-from .search import CACHES, LIKE_CACHES, named_like, parameters_of, picked
+from .search import CACHES, LIKE_CACHES, STARTS, named_like, parameters_of, picked
 from .subject import ForeignSubject
 
 SWITCHES = (
@@ -63,9 +63,9 @@ class KeyValues:
 class Protocol:
     """The way in which a subject hands on its cache.
 
-    call: the first; argument: what takes the cache; place: where an output holds it, empty where a cache is handed in
-    and filled. pick: what makes of the output that of the positions, such as `[0]`. whole: later calls get the sequence
-    from its begin, as some libraries have it, and not the new positions alone.
+    call: the first; argument: what takes the cache, empty where the module keeps it; place: where an output holds it,
+    empty where a cache is handed in and filled. pick: what makes of the output that of the positions, such as `[0]`.
+    whole: later calls get the sequence from its begin, as some libraries have it, and not the new positions alone.
     """
 
     call: str
@@ -76,7 +76,7 @@ class Protocol:
 
     @property
     def later(self) -> str:
-        return with_argument(self.call, self.argument, "cache")
+        return with_argument(self.call, self.argument, "cache") if self.argument else self.call
 
     def step(
         self, module: Any, kind: Kind, piece: Inputs, state: Any = None, valid: Tensor | None = None
@@ -102,7 +102,7 @@ class Protocol:
         name = NAMES[subject.convention.kind][0]
         one_pass = subject.convention.call(padded=valid is not None, causal=True)
         yield from setup(subject.convention, f"{one_pass}{self.call}", valid, True, length=ends[-1])
-        cache = "None" if self.place else "__import__('transformers').DynamicCache()"
+        cache = "None" if self.place or not self.argument else "__import__('transformers').DynamicCache()"
         yield f"all, a, parts, cache, start = {name}, {one_pass}, [], {cache}, 0"
         whole = [each for each in ("valid", "seen", "pairs", "bias") if each in self.call]
         if whole:
@@ -190,7 +190,7 @@ def decoded(
 ) -> Answers:
     """Positions piece by piece up to each of the ends of a sequence, against one pass."""
     if protocol is None:
-        names = named_like(subject.module, CACHES, LIKE_CACHES)
+        names = [*named_like(subject.module, CACHES, LIKE_CACHES), *_starts(subject)]
         text = f"found no way to decode with {', '.join(names)}" if names else "no cache found"
         yield NotJudged(text, verdict="not tried" if names or subject.looks_back else "n.a.")
         return
@@ -268,7 +268,7 @@ def protocol(subject: ForeignSubject) -> tuple[Protocol | None, float]:
     """
     best: tuple[Protocol | None, float] = (None, math.nan)
     for found in _all_candidates(subject):
-        for candidate in (found, replace(found, whole=True)):
+        for candidate in (found, *([replace(found, whole=True)] if found.argument else [])):
             size = _compared(candidate, subject, (PREFILL, PREFILL + 1))[0]
             if size <= ALLOWED and not (candidate.whole and _ignores(candidate, subject)):
                 return candidate, size
@@ -287,9 +287,12 @@ def _after_others(subject: ForeignSubject, found: Protocol, inputs: Inputs) -> l
     """The outputs of the last position with the caches of two other sequences."""
     kind = subject.convention.kind
     with torch.no_grad():
-        states = [found.step(subject.module, kind, subject.draw(2, PREFILL, seed))[1] for seed in (0, 1)]
-        before, last = tuple(each[:, :PREFILL] for each in inputs), tuple(each[:, PREFILL:] for each in inputs)
-        return [found.step(subject.module, kind, last, (PREFILL, before, each[2]))[0] for each in states]
+        before = tuple(each[:, :PREFILL] for each in inputs) if found.whole else None
+        last, outputs = tuple(each[:, PREFILL:] for each in inputs), []
+        for seed in (0, 1):
+            cache = found.step(subject.module, kind, subject.draw(2, PREFILL, seed))[1][2]
+            outputs.append(found.step(subject.module, kind, last, (PREFILL, before, cache))[0])
+        return outputs
 
 
 @at_the_code
@@ -312,6 +315,13 @@ def _candidates(subject: ForeignSubject) -> Iterator[Protocol]:
     inputs = subject.draw(1, 8)
     shape = eval(f"x{turn}.shape", {"x": inputs[0]})
     calls = [call, *([with_argument(call, "position_ids", "positions")] if "position_ids" in names else [])]
+    for argument in _starts(subject):
+        with torch.no_grad(), suppress(Exception):
+            told = with_argument(call, argument, "start")
+            pick = picked(called(told, subject.module, kind, inputs, Mask(causal=True)), shape, kind)
+            kept_inside = Protocol(told, "", "", f"{pick}{turn}")
+            if not torch.equal(*_after_others(subject, kept_inside, subject.draw(2, PREFILL + 1))):
+                yield kept_inside
     for argument in named_like(subject.module, CACHES, LIKE_CACHES):
         handed, found = KeyValues(), []
         with torch.no_grad(), suppress(Exception):
@@ -324,6 +334,10 @@ def _candidates(subject: ForeignSubject) -> Iterator[Protocol]:
             with_cache = with_argument(call, argument, "cache")
             pick = picked(called(with_cache, subject.module, kind, inputs, Mask(causal=True), 0, handed), shape, kind)
         yield from (Protocol(each, argument, "", f"{pick}{turn}") for each in calls if handed.kept and pick is not None)
+
+
+def _starts(subject: ForeignSubject) -> list[str]:
+    return [name for name in STARTS if name in parameters_of(subject.module)]
 
 
 def _places(output: Any, argument: str, pick: str | None) -> list[str]:

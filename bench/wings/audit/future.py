@@ -48,18 +48,19 @@ def future(subject: ForeignSubject) -> Answers:
             yield from (each for each in in_training if each.value > noise)
         return
     near, cause = distances(influence(subject))
+    choice = ": --causal makes it a leak, --no-causal accepts it" if subject.asked else ""
     if subject.claims:
         text = f"{words} by {deviations(found.value)}, at {near}{f' ({cause}?)' if cause else ''}"
         yield replace(found, detail=text)
     elif cause == OFF_BY_ONE:
-        text = "an output depends on 1 later token and no more, as with a causal mask that is off by one: "
-        text += "--causal makes it a leak, --no-causal accepts it"
-        yield NotJudged(text, found, "asks")
+        text = "an output depends on 1 later token and no more, as with a causal mask that is off by one"
+        yield NotJudged(text + choice, found, "asks")
     elif (ahead := _share_ahead(subject)) < MOSTLY_BACK:
-        text = f"it looks mostly back: later tokens change outputs {ahead:.1%} as much as earlier tokens do: "
-        yield NotJudged(f"{text}--causal makes it a leak, --no-causal accepts it", found, "asks")
+        text = f"it looks mostly back: later tokens change outputs {ahead:.1%} as much as earlier tokens do"
+        yield NotJudged(text + choice, found, "asks")
     else:
-        yield NotJudged(f"it looks both ways, at {near} (if it should be causal: --causal)", found, "note")
+        hint = " (if it should be causal: --causal)" if subject.asked else ""
+        yield NotJudged(f"it looks both ways, at {near}{hint}", found, "note")
 
 
 def _share_ahead(subject: ForeignSubject) -> float:

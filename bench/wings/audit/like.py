@@ -435,8 +435,9 @@ def weights(subject: ForeignSubject) -> Answers:
         counts = last_moves(torch.cat([at[:-1].flip(0), at[-1:]]))
         facts.append(f"the order of other tokens {'counts' if counts else 'changes nothing'}")
         if not counts:
-            more = last_moves(torch.cat([at[:-1], at[-2:]]))
-            facts.append(f"a token that stands twice counts {'more' if more else 'once'}")
+            # every other token, since a sparse map may look at no single one
+            more = last_moves(torch.cat([at[:-1], at[:-1:2], at[-1:]]))
+            facts.append(f"tokens that stand twice count {'more' if more else 'once'}")
     for told in (idle_rows, counts_padding):
         with suppress(Exception):
             facts += told(subject)

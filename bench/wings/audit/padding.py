@@ -156,7 +156,7 @@ def counts_padding(subject: ForeignSubject) -> Iterator[str]:
     padded = subject.outputs(inputs, valid, causal)[:, few:]
     alone = subject.outputs(subject.part(inputs, few, length), None, causal)
     if subject.compared("", padded, alone).value > SAME:
-        yield "padding on the left changes outputs of tokens, whose places it counts"
+        yield "padding on the left changes outputs of tokens: does it count places from the first column?"
 
 
 def batch(subject: ForeignSubject) -> Answers:

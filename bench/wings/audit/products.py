@@ -235,9 +235,11 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for piece in pieces:
             if not any(torch.equal(piece, other) for other in distinct):
                 distinct.append(piece)
-        if len({(len(piece), piece.shape[-1]) for piece in distinct}) > 1:
+        by_head = all(piece.shape[1] >= self.length for piece in distinct)
+        # all sizes but that along which they are joined
+        if len({(piece.shape[1 if by_head else 0], piece.shape[-1]) for piece in distinct}) > 1:
             raise Unfound("its products are of several shapes")
-        return torch.cat(distinct, 0 if all(piece.shape[1] >= self.length for piece in distinct) else 1)
+        return torch.cat(distinct, 0 if by_head else 1)
 
     def arranged(self, mixed: Tensor, target: Tensor) -> Tensor:
         """Sums of values (heads, positions, width) as the target has them. Raises Unfound."""

@@ -47,7 +47,7 @@ class ForeignSubject:
     """A module or function with its convention, called in one way whatever it is.
 
     module: itself, or an Away where it lies in a child; what uses it is under `@at_the_code`. claims: it claims to be
-    causal. looks_back: it is, claimed or found. dtype: of the inputs that are drawn for it. pristine: a module that no
+    causal. asked: whether it does is not known, and a finding may ask. looks_back: it is, claimed or found. dtype: of the inputs that are drawn for it. pristine: a module that no
     call has met, of which `fresh` makes copies.
     """
 
@@ -57,6 +57,7 @@ class ForeignSubject:
     looks_back: bool = False
     dtype: torch.dtype = torch.float32
     pristine: Any = None
+    asked: bool = True
 
     def about(self) -> dict[str, Any]:
         """All but the module, plain, for the process where that lies."""

@@ -117,7 +117,7 @@ def audit_module(
             return AuditReport(target=name, question=str(question), seconds=time.perf_counter() - start)
         claims = bool(subject.convention.causal) or says_causal(own) if causal is None else causal
         looks_back = claims or sees_future(own, subject.convention, subject.convention.plain) is False
-        subject = replace(subject, claims=claims, looks_back=looks_back, pristine=pristine)
+        subject = replace(subject, claims=claims, looks_back=looks_back, pristine=pristine, asked=causal is None)
         tests = TESTS | decoding.tests(subject) | {"compile": partial(numerics.compiled, backend=compile)}
         tests |= {f"like {like}": partial(compared_with, text=like)} if like else {}
         findings = _findings(tests, subject, second)

@@ -41,15 +41,17 @@ def test_a_variant_that_raises_everywhere_is_one_line_that_names_the_line_of_cod
 def test_a_table_has_what_was_tested_and_each_reason_not_to_test_once(capsys: pytest.CaptureFixture[str]) -> None:
     untested = [Result(property=name, verdict="n.a.", measured=math.nan, detail="no mask") for name in ("a", "b", "c")]
     other = replace(untested[0], detail="no heads")
+    lacking = [replace(other, property=name, detail=f"needs {name}") for name in ("decoding", "bounds")]
     held = Result(property="finite", verdict="holds", measured=0.0, allowed=0.0, detail="95 long")
     failed = Result(property="causal", verdict="fails", measured=1.0, allowed=0.5, detail="moves the past")
-    results = [(SETTINGS[0], each) for each in (held, failed, *untested)] + [(SETTINGS[1], other)]
+    results = [(SETTINGS[0], each) for each in (held, failed, *untested, *lacking)] + [(SETTINGS[1], other)]
     check._print(CheckReport(name="mine", results=tuple(results), seconds=1.0), False)
     lines = capsys.readouterr().out.split("\n")
     # one that has a reason of its own in another setting has that
     assert [line for line in lines if line.startswith("not applicable, ")] == [
         "not applicable, no heads: a",
         "not applicable, no mask: b, c",
+        "not applicable, for what it does not take, show or declare: decoding, bounds",
     ]
     assert any("causal" in line and f"{SETTINGS[0]}: moves the past" in " ".join(line.split()) for line in lines)
     assert not any("95 long" in line for line in lines)

@@ -11,10 +11,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnbench.bench.cli.check import ByDesign, names_of
+from attnbench.bench.wings.audit.adapter import as_variant
 from attnbench.bench.wings.audit.decoding import ALLOWED
 from attnbench.bench.wings.audit.report import IN_THE_GATE
 from attnbench.bench.wings.audit.subject import SAME
 from attnbench.bench.wings.audit.suite import NAMES, audit_module
+from attnbench.variants.contract import AttentionShape
 
 SEEDS = itertools.count()
 
@@ -1038,6 +1040,34 @@ class CachedInHalf(Cached):
         return output, tuple(each.half() for each in kept)
 
 
+class KeepsItsCache(Cached):
+    """The module keeps keys and values itself, as in Llama's code; a call at 0 begins anew."""
+
+    loses = 0
+
+    def __init__(self):
+        super().__init__()
+        self.kept = None
+
+    def forward(self, x, start_pos=0):
+        kept = None if start_pos == 0 else tuple(each[:, :, self.loses :] for each in self.kept)
+        output, (k, v) = super().forward(x, kept)
+        self.kept = k.detach(), v.detach()
+        return output
+
+
+class LosesAKeyItKeeps(KeepsItsCache):
+    loses = 1
+
+
+class TurnedFromAStart(Cached):
+    """The start turns angles, and nothing is kept."""
+
+    def forward(self, x, start_pos=0):
+        at = torch.arange(start_pos, start_pos + x.shape[1])[:, None] / 100
+        return super().forward(x * at.cos().to(x.dtype))[0]
+
+
 class FirstSeeEachOther(Layer):
     """A prefix language model: the first eight tokens see each other."""
 
@@ -1335,6 +1365,7 @@ RIGHT = [
     OneLoudChannel, Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached,
     Dilated, DilatedBySix, BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare, Rotary,
     RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision, WindowedCache, Fading,
+    KeepsItsCache, TurnedFromAStart,
 ]  # fmt: skip
 
 FAULTS = [
@@ -1406,6 +1437,7 @@ FAULTS = [
     (WindowWithoutNumbers, "empty rows"),
     (CachedWithoutMask, "pieces"),
     (WindowForgottenByOneToken, "decoding"),
+    (LosesAKeyItKeeps, "decoding"),
     (GrowsWithTheLength, "prefix"),
     (InexactAndGrows, "prefix"),
     (OneMaskForAll, "half precision"),
@@ -1650,7 +1682,7 @@ class FirstFour(AddsIntegers):
     [
         (ByDistanceTurned, "of table, 1 of 16 rows are read by 64 tokens"),
         (ByDistance, ""),
-        (FirstFour, "padding on the left changes outputs of tokens, whose places it counts"),
+        (FirstFour, "padding on the left changes outputs of tokens: does it count places from the first column?"),
         (TakesIntegers, ""),
     ],
 )
@@ -1743,3 +1775,23 @@ def test_the_help_names_properties_that_audit_and_check_know():
     """Under the same names, since one text serves both commands."""
     [shown] = re.findall("`(.+)`", ByDesign.__metadata__[0].help)
     assert set(names_of(shown)) <= {*NAMES} - {*IN_THE_GATE}
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "words"),
+    [
+        (KeepsItsCache, "holds", ""),
+        (TurnedFromAStart, "not tried", "found no way to decode with start_pos"),
+    ],
+)
+def test_a_cache_that_a_module_keeps_is_told_from_a_place_alone(kind, verdict, words):
+    (found,) = (each for each in audit_module(kind(), compile="").findings if each.property == "decoding")
+    assert found.verdict == verdict and words in found.detail
+    # the gate decodes two sequences in turns, and what a module keeps is of one
+    assert not as_variant(kind(), "mine")(AttentionShape(heads=2, head_dim=16, max_length=64, causal=True)).decodes
+
+
+def test_a_hint_is_not_given_to_an_author_who_has_answered():
+    told = {causal: str(audit_module(Encoder(), compile="", causal=causal)) for causal in (None, False)}
+    assert "looks both ways" in told[None] and "looks both ways" in told[False]
+    assert ("--causal" in told[None], "--causal" in told[False]) == (True, False)

@@ -12,6 +12,7 @@ from attnbench.bench.core.errors import SelectionError
 from attnbench.bench.wings.audit import suite
 from attnbench.bench.wings.audit.like import alibi_slopes
 from attnbench.bench.wings.audit.suite import audit_module
+from attnbench.variants.ops.entmax import sparsemax
 
 
 @pytest.fixture(autouse=True)
@@ -556,7 +557,7 @@ def test_heads_that_mix_positions_are_named_where_they_are_seen(kind):
 
 def test_notes_say_what_the_weights_are():
     kept = "its weights sum to one; a number added to all its scores changes nothing; the order of other tokens"
-    assert noted(Layer()) == f"{kept} changes nothing; a token that stands twice counts more"
+    assert noted(Layer()) == f"{kept} changes nothing; tokens that stand twice count more"
     assert noted(Rotated()) == f"{kept} counts"
     assert "changes outputs" in noted(NotNormalised()) and "its weights sum to 0." in noted(WithSink())
     assert noted(nn.GRU(32, 32, batch_first=True)) == "the order of other tokens counts"
@@ -566,4 +567,31 @@ def test_notes_say_what_the_weights_are():
             largest = (scores == scores.amax(-1, keepdim=True)).to(scores.dtype)
             return largest / largest.sum(-1, keepdim=True)
 
-    assert noted(Largest()).endswith("a token that stands twice counts once")
+    class Sparse(Encoder):
+        def weights(self, scores):
+            return sparsemax(8 * scores)
+
+    assert noted(Largest()).endswith("tokens that stand twice count once")
+    assert noted(Sparse()).endswith("tokens that stand twice count more")
+
+
+class InChunks(nn.Module):
+    """Linear attention in chunks: queries and keys of 8 heads are the same, and stand as rows beside their state."""
+
+    def __init__(self):
+        super().__init__()
+        self.projections, self.output = nn.Linear(32, 160), nn.Linear(128, 32)
+
+    def forward(self, x):
+        carried, outputs = x.new_zeros(len(x), 16, 128), []
+        for piece in self.projections(x).split(64, 1):
+            q, k, v = piece.split([16, 16, 128], -1)
+            seen = torch.ones(q.shape[1], q.shape[1], dtype=x.dtype).tril()
+            within = torch.einsum("bln,bmn,lm,bmp->blp", q, k, seen, v)
+            outputs.append(within + torch.einsum("bln,bnp->blp", q, carried))
+            carried = carried + k.mT @ v
+        return self.output(torch.cat(outputs, 1))
+
+
+def test_products_of_several_sizes_are_no_error_of_the_audit():
+    assert "raises" not in noted(InChunks())
