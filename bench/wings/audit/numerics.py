@@ -205,6 +205,11 @@ def _derivatives(
     if training and not torch.allclose(middle, used.outputs(inputs, None, True), equal_nan=True):
         # a seed of its own, which the finding `training` tells
         return
+    if bad := float((~middle.isfinite()).double().mean()):
+        text = f"{bad:.1%} of the outputs are NaN or infinite{words}"
+        first = "m.train(); " if training else ""
+        yield Measured(math.inf, 0.0, text, used.shown(f"{first}print(out(inputs).isfinite().double().mean())"))
+        return
 
     def loss(name: str, moved: Tensor) -> float:
         """The loss less that where nothing has moved, entry by entry, so that no digits are lost."""

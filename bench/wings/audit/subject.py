@@ -47,8 +47,8 @@ class ForeignSubject:
     """A module or function with its convention, called in one way whatever it is.
 
     module: itself, or an Away where it lies in a child; what uses it is under `@at_the_code`. claims: it claims to be
-    causal. asked: whether it does is not known, and a finding may ask. looks_back: it is, claimed or found. dtype: of the inputs that are drawn for it. pristine: a module that no
-    call has met, of which `fresh` makes copies.
+    causal. asked: whether it does is not known, and a finding may ask. looks_back: it is, claimed or found. dtype: of
+    the inputs that are drawn for it. pristine: a module that no call has met, of which `fresh` makes copies.
     """
 
     module: Any
@@ -286,7 +286,7 @@ class ForeignSubject:
             found.append(subject.outputs(inputs, change.valid, change.causal))
         base, other = found
         rows = base[change.look & base.flatten(2).isfinite().all(-1)].flatten(1)
-        spread = rows.std()
+        spread = rows.std() if len(rows) else rows.new_ones(())
         if by_channel:
             # one row has no deviation of its own
             spread = rows.std(0, correction=int(len(rows) > 1)).clamp(min=1e-6 * float(spread))

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -360,6 +361,14 @@ class NormedDropping(Dropping):
 
     def mixed(self, q, k, v):
         return F.rms_norm(super().mixed(q, k, v), (8,))
+
+
+class SumsToOneAgain(Dropping):
+    """Weights are brought back to a sum of one behind dropout, which may have left a row none."""
+
+    def mixed(self, q, k, v):
+        kept = F.dropout(weights(q, k), self.dropout, self.training)
+        return kept / kept.sum(-1, keepdim=True) @ v
 
 
 class HardDropping(Dropping):
@@ -1795,3 +1804,10 @@ def test_a_hint_is_not_given_to_an_author_who_has_answered():
     told = {causal: str(audit_module(Encoder(), compile="", causal=causal)) for causal in (None, False)}
     assert "looks both ways" in told[None] and "looks both ways" in told[False]
     assert ("--causal" in told[None], "--causal" in told[False]) == (True, False)
+
+
+def test_outputs_that_are_no_numbers_in_training_are_named_as_such():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = {each.property: each.detail for each in audit_module(SumsToOneAgain(), compile="").failures}
+    assert re.search(r"^\d+\.\d% of the outputs are NaN or infinite in training with dropout$", found["gradients"])
