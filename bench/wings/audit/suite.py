@@ -124,6 +124,9 @@ def audit_module(
         red = next((each for each in MIXING if findings[each].verdict == "fails"), "")
         if red and (cause := mixed_heads(subject)):
             findings[red] = replace(findings[red], detail=f"{findings[red].detail}; cause: {cause}")
+        if (late := findings.get("long")) and late.verdict == "fails" and findings["future"].held:
+            # it holds of few tokens alone, which beside that reads as a contradiction
+            findings["future"] = Result.of("future", NotJudged("long fails"))
         # by which texts of a row are told apart
         if idle := [each for each in unused_arguments(subject) if each not in packing.PACKED]:
             text = f"nothing is known of {', '.join(idle)}; a call that names them: --call"

@@ -1811,3 +1811,9 @@ def test_outputs_that_are_no_numbers_in_training_are_named_as_such():
         warnings.simplefilter("error")
         found = {each.property: each.detail for each in audit_module(SumsToOneAgain(), compile="").failures}
     assert re.search(r"^\d+\.\d% of the outputs are NaN or infinite in training with dropout$", found["gradients"])
+
+
+def test_a_late_leak_stands_beside_no_future_that_holds():
+    report = audit_module(LateLeak(), compile="")
+    assert [each.property for each in report.failures] == ["long"]
+    assert "future" not in re.search(r"^ok: (.*)$", str(report), re.MULTILINE)[1].split(", ")
