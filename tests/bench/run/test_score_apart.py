@@ -133,9 +133,10 @@ def test_a_trained_model_is_tested_for_the_future_where_it_is_scored(tmp_path: P
     assert found.reason.startswith("as it is trained, on rows of the run itself, later positions"), found.reason
 
 
-@pytest.mark.parametrize("task", ["recall", "lra-text", "multi30k-en-de"])
+@pytest.mark.parametrize("task", ["recall", "lra-text", "multi30k-en-de", "text[file={}]"])
 def test_an_honest_layer_has_the_score_of_its_training(tmp_path: Path, task: str) -> None:
-    found = trained(tmp_path, "Right Counts", task)
+    (text := tmp_path / "words.txt").write_text("all that is written here\n" * 3000, encoding="utf-8")
+    found = trained(tmp_path, "Right Counts", task.format(text))
     assert {each.outcome for each in found.values()} == {Outcome.OK}, [each.reason for each in found.values()]
     ours = {str((m.name, m.where)): m for m in found["softmax"].measurements}
     for name in ("Right", "Counts"):
