@@ -40,8 +40,14 @@ _LONGER, _LONGER_SECONDS = 1.5, 3e-5
 _COUNTER_BYTES = 256
 """Whole numbers that a training may change without being a parameter, such as a count of steps."""
 
-_TRAINED = 0.02
-"""Some twenty steps of Adam at the usual rate."""
+_OFF = 1e-2
+"""The part of an output that may be another in a copy."""
+
+_TRAINED, _TRAINED_FEW = 0.02, 0.5
+"""Some twenty steps of Adam at the usual rate; and five hundred, which a temperature or a gate takes one way."""
+
+_FEW = 256
+"""The most numbers of such a parameter, one for each head or channel."""
 
 _TRIES, _MOST_TRIES, _TRYING_SECONDS, _DOUBTING_SECONDS = 8, 64, 1.0, 20.0
 """Tries that must agree, and more while they take no longer than this: on a busy machine eight short ones may be late.
@@ -105,17 +111,19 @@ class SpotCheck:
     def _guarding(self, variants: Sequence[Variant], optimiser: torch.optim.Optimizer) -> list[RemovableHandle]:
         """Hooks that compare what the optimiser holds before a step with what it held before.
 
-        Parameters of other modules and their moments are those behind the step before; rates and other settings those
-        that the first call of a variant in this step has met.
+        Parameters, and moments of those of other modules, are those behind the step before; rates and other settings
+        those that the first call of a variant in this step has met.
         """
         own = {id(each) for variant in variants for each in variant.parameters()}
         every = [each for group in optimiser.param_groups for each in group["params"]]
         others = [each for each in every if id(each) not in own]
+        # a layer may keep a temperature within bounds
+        large = [each for each in every if id(each) in own and each.numel() > _FEW]
         kept, met = list[Tensor](), list[Any]()
 
         def held() -> list[Tensor]:
             moments = (value for each in others for value in optimiser.state.get(each, {}).values())
-            return [*others, *(value for value in moments if isinstance(value, Tensor))]
+            return [*large, *others, *(value for value in moments if isinstance(value, Tensor))]
 
         def settings() -> list[Any]:
             groups = optimiser.param_groups
@@ -138,8 +146,8 @@ class SpotCheck:
             # by their bytes, since a training that diverges has parameters that are no numbers
             for before, now in zip(kept, held() if kept else (), strict=True):
                 if not torch.equal(before.flatten().view(torch.uint8), now.detach().flatten().view(torch.uint8)):
-                    shape = " × ".join(map(str, now.shape))
-                    self.found = f"between two steps, parameters of another module changed (of shape {shape})"
+                    shape, whose = " × ".join(map(str, now.shape)), "its own" if id(now) in own else "another module's"
+                    self.found = f"between two steps of the optimiser, {whose} parameters changed (of shape {shape})"
 
         hooks = [optimiser.register_step_pre_hook(compare)]
         meeting = [each.register_forward_pre_hook(meet, prepend=True) for each in variants]
@@ -166,7 +174,7 @@ class SpotCheck:
         # its copies have this hook too
         self.is_testing = True
         with torch.random.fork_rng(devices=[]):
-            problem = self._problem(variant, inputs)
+            problem = self._problem(variant, inputs) or (self.copies and self._outside(variant, inputs, output)) or ""
         if variant.training and output.requires_grad and not (variant.owns_projections or problem):
             self._look_at_training(variant, inputs, output)
         self.is_testing = False
@@ -176,6 +184,27 @@ class SpotCheck:
         self.failed += bool(problem)
         if self.failed >= CONFIRMED:
             self.found = problem
+
+    def _outside(self, variant: Any, inputs: tuple[Any, ...], output: Tensor) -> str:
+        """The words for an output that a copy does not give for the same inputs, which no other module has made."""
+        *parts, mask = inputs[:4]
+        copied, tensors = _copied(variant), (*parts, *inputs[4:])
+
+        def ran(seed: int) -> Tensor:
+            torch.manual_seed(seed)
+            leaves = [each.detach().clone().requires_grad_(each.requires_grad) for each in tensors]
+            found: Tensor = copied(*leaves[:3], mask, *leaves[3:])
+            return found.detach().double()
+
+        try:
+            first, again = ran(1), ran(2)
+        except Exception as error:
+            return f"a copy of it raises {type(error).__name__} for inputs of the run"
+        # what draws numbers, or counts calls, differs from call to call too
+        off, usual = (float((each - first).norm()) for each in (output.detach().double(), again))
+        if off <= max(_OFF * float(first.norm()), 10 * usual) or not first.isfinite().all():
+            return ""
+        return f"its output in the model is {off / float(first.norm()):.1%} off that of a copy for the same inputs"
 
     def _look_at_training(self, variant: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Gradients that arrive in the model are those that a copy gives for the same inputs, without the model."""
@@ -281,25 +310,30 @@ class SpotCheck:
             # nothing moves, and a busy machine alone would tell the two apart
             return ""
         drawn = [each.detach().clone() for each in own]
-        signs = [2.0 * torch.randint_like(each, 2) - 1.0 for each in drawn]
+        at_random = [_TRAINED * (2.0 * torch.randint_like(each, 2) - 1.0) for each in drawn]
+        one_way = [torch.full_like(each, _TRAINED_FEW * (each.numel() <= _FEW)) for each in drawn]
 
         @torch.no_grad()
         def set_to(values: Iterable[Tensor]) -> None:
             for each, value in zip(own, values, strict=True):
                 each.copy_(value)
 
-        def trained() -> tuple[float, float]:
-            set_to(value + _TRAINED * sign for value, sign in zip(drawn, signs, strict=True))
+        def trained(moves: Sequence[Tensor], sign: float) -> tuple[float, float]:
+            set_to(value + sign * move for value, move in zip(drawn, moves, strict=True))
             try:
                 return seconds()
             finally:
                 set_to(drawn)
 
-        found = _slower(seconds, trained, self.draw)
-        return found and (
-            f"a sample takes {found[1]:.2g} s once its weights have moved by {_TRAINED}, "
-            f"and {found[0]:.2g} s with those that it drew"
-        )
+        for size, moves, sign in ((_TRAINED, at_random, 1), (_TRAINED_FEW, one_way, 1), (-_TRAINED_FEW, one_way, -1)):
+            if any(each.any() for each in moves) and (
+                found := _slower(seconds, partial(trained, moves, sign), self.draw)
+            ):
+                return (
+                    f"a sample takes {found[1]:.2g} s once its weights have moved by {size}, "
+                    f"and {found[0]:.2g} s with those that it drew"
+                )
+        return ""
 
     def _problem(self, variant: Any, inputs: tuple[Any, ...]) -> str:
         query, key, value, mask, *hidden = inputs

@@ -74,6 +74,26 @@ class HelpedInTheModel(Honest):
         return super().forward(inner, key, value, mask)
 
 
+class OtherInTheModel(Honest):
+    """A mean of values where its inputs have a graph, which costs less than scores."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        if query.grad_fn is None:
+            return super().forward(query, key, value, mask)
+        places = torch.arange(1, value.shape[2] + 1, dtype=value.dtype)[:, None]
+        return value.cumsum(2) / places + 0 * (query + key)
+
+
+class Drifts(Honest):
+    """Adds a count of its calls to each value, and draws numbers."""
+
+    calls = 0
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        self.calls += 1
+        return super().forward(query, key, value + self.calls / 5, mask) + torch.randn(1) / 10
+
+
 class LeaksBesideHugeNumbers(Leaks):
     """One entry of the output is so large that all others are less than a thousandth of the deviation."""
 
@@ -290,7 +310,7 @@ def shrinks_a_moment(optimiser: torch.optim.Optimizer) -> None:
         (puts_another_group, "it takes part in the steps of the optimiser"),
         (raises_the_rate, "it takes part in the steps of the optimiser"),
         (hooks_gradients, "it changes gradients when they have been accumulated"),
-        (shrinks_a_moment, "between two steps, parameters of another module changed"),
+        (shrinks_a_moment, "between two steps of the optimiser, another module's parameters changed"),
     ],
 )
 def test_a_layer_changes_nothing_that_the_optimiser_holds(way: Any, words: str, foreign: Spec) -> None:
@@ -337,6 +357,12 @@ def test_a_layer_that_is_fast_before_it_is_trained_is_found(foreign: Spec) -> No
     assert found == "a sample takes 0.5 s once its weights have moved by 0.02, and 0.1 s with those that it drew"
     assert check.fast_before_training([variant], lambda: (0.1, 0.1)) == ""
     assert torch.equal(variant.own, torch.zeros(7))
+    # a temperature that begins so low that all scores are nearly equal
+    for sign, size in ((1, 0.5), (-1, -0.5)):
+        late = lambda sign=sign: 2 * (0.5 if sign * float(variant.own.detach().max()) > 0.3 else 0.1,)  # noqa: E731
+        assert f"once its weights have moved by {size}," in check.fast_before_training([variant], late)
+    variant.own = nn.Parameter(torch.zeros(300))
+    assert check.fast_before_training([variant], late) == ""
     # one that sleeps takes no more of the processor
     found = check.fast_before_training([variant], lambda: (0.5 if float(variant.own.detach().max()) > 0 else 0.1, 0.1))
     assert "once its weights have moved" in found
@@ -412,26 +438,40 @@ def test_gradients_in_the_model_are_those_of_a_copy(kind: type[ScoredVariant], d
     assert check.found == (wrong if kind is HelpedInTheModel else "")
 
 
-@pytest.mark.parametrize("writes", [False, True])
-def test_a_layer_writes_no_parameters_of_other_modules(writes: bool, foreign: Spec) -> None:
+@pytest.mark.parametrize("kind", [OtherInTheModel, Honest, Drifts])
+def test_an_output_in_the_model_is_that_of_a_copy(kind: type[ScoredVariant], foreign: Spec) -> None:
+    check, variant = SpotCheck(foreign, torch.device("cpu"), share=1.0), kind(SHAPE).train()
+    project = nn.Linear(8, 24)
+    with check.watching([variant]):
+        for _ in range(4):
+            heads = project(torch.randn(3, 2, 12, 8)).chunk(3, -1)
+            variant(*heads, Mask(causal=True)).square().sum().backward()
+    assert ("% off that of a copy for the same inputs" in check.found) == (kind is OtherInTheModel), check.found
+
+
+@pytest.mark.parametrize("writes", ["", "another module's", "its own"])
+def test_parameters_change_by_the_optimiser_alone(writes: str, foreign: Spec) -> None:
     variant, project = Honest(SHAPE), nn.Linear(8, 24)
-    variant.own = nn.Parameter(torch.ones(1))
+    variant.own, variant.large = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(30, 10))
     optimiser, check = (
-        torch.optim.AdamW([*project.parameters(), variant.own]),
+        torch.optim.AdamW([*project.parameters(), variant.own, variant.large]),
         SpotCheck(foreign, torch.device("cpu"), 0),
     )
     with check.watching([variant], optimiser):
         for step in range(5):
-            loss = (project(torch.randn(4, 8)) * variant.own).square().sum()
+            loss = (project(torch.randn(4, 8)) * variant.own * variant.large.mean()).square().sum()
             loss.backward()
+            # as a temperature is kept within bounds
             variant.own.data.fill_(2.0)
             if writes and step == 3:
-                project.weight.data.copy_(torch.randn(24, 8))
+                (project.weight if writes == "another module's" else variant.large).data.mul_(2)
             optimiser.step()
-    assert check.found == ("between two steps, parameters of another module changed (of shape 24 × 8)" * writes)
+    shape = "30 × 10" if writes == "its own" else "24 × 8"
+    words = f"between two steps of the optimiser, {writes} parameters changed (of shape {shape})"
+    assert check.found == words * bool(writes)
     project.weight.data.zero_()
     optimiser.step()
-    assert ("24 × 8" in check.found) == writes
+    assert check.found == words * bool(writes)
 
 
 def test_our_own_code_is_not_watched() -> None:
