@@ -15,7 +15,7 @@ from attnbench.bench.core.errors import SelectionError, Unsupported
 from attnbench.bench.core.registry import parameters
 from attnbench.bench.gate import case
 from attnbench.bench.gate.case import Case, RunSetting
-from attnbench.bench.gate.suite import examine, quick_gate
+from attnbench.bench.gate.suite import PROPERTIES, examine, quick_gate
 from attnbench.bench.wings.audit.adapter import as_variant, takes_shape
 from attnbench.variants import AttentionShape, Mask, build
 from attnbench.variants.contract import Variant
@@ -577,3 +577,33 @@ def test_a_layer_without_parameters_takes_the_width_that_is_asked_for() -> None:
     assert not report.failures
     untried = {result.property for _, result in report.results if result.verdict == "not tried"}
     assert {"bfloat16", "float16"} <= untried
+
+
+class ByFourier(nn.Module):
+    """A gated convolution with a decay, by Fourier transforms, whose small outputs round at the size of large ones."""
+
+    causal = True
+
+    def __init__(self, dim: int, heads: int = 4):
+        super().__init__()
+        self.projections, self.output = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.decay = nn.Parameter(torch.linspace(-4.0, -1.0, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, k, v = self.projections(x).chunk(3, -1)
+        places = torch.arange(x.shape[1], dtype=x.dtype)[:, None]
+        kernel = torch.exp(-F.softplus(self.decay) * places)
+        one, other = (torch.fft.rfft(each, 2 * x.shape[1], dim=-2) for each in (k * v, kernel))
+        return self.output(gate * torch.fft.irfft(one * other, 2 * x.shape[1], dim=-2)[:, : x.shape[1]])
+
+
+@pytest.mark.parametrize("leak", [0.0, 3e-5])
+def test_rounding_that_float64_does_not_show_is_no_leak(leak: float) -> None:
+    class Leaks(ByFourier):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + leak * x.mean(1, keepdim=True)
+
+    shape = AttentionShape(heads=8, head_dim=16, max_length=256, causal=True, padding=False)
+    first = Case(as_variant(Leaks, "mine"), shape, RunSetting(95, 2))
+    [causal] = [each.examine(first) for each in PROPERTIES if each.name == "causal"]
+    assert causal.held is not bool(leak), causal
