@@ -49,8 +49,8 @@ def empty_batch(subject: Subject) -> Answers:
     try:
         found = subject.outputs(subject.draw(0))
     except Exception as error:
-        # no fault: most code does, by a `view(batch, length, -1)`
-        yield NotJudged(f"a batch without sequences raises {error_text(error, 80)}", verdict="note")
+        # no fault and no news: most code does, by a `view(batch, length, -1)`
+        yield NotJudged(f"a batch without sequences raises {error_text(error, 80)}")
     else:
         text = f"a batch without sequences gives the shape {tuple(found.shape)}, expected {shape}"
         yield Measured(float(found.shape != shape), 0.0, text, program)

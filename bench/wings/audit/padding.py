@@ -99,6 +99,10 @@ def layouts(length: int, *, only_behind: bool = False) -> Iterator[tuple[str, Te
         yield "another number in each sequence", behind(valid)
     else:
         yield "other places in each sequence", valid
+    # which code may think not worth a mask
+    valid = torch.ones(3, length, dtype=torch.bool)
+    valid[0, -1 if only_behind else 1] = False
+    yield "a single position", valid
 
 
 def amount(subject: ForeignSubject) -> Answers:
