@@ -40,8 +40,8 @@ _LONGER, _LONGER_SECONDS = 1.5, 3e-5
 _COUNTER_BYTES = 256
 """Whole numbers that a training may change without being a parameter, such as a count of steps."""
 
-_OFF = 1e-2
-"""The part of an output that may be another in a copy."""
+_OFF = 3e-2
+"""The part of an output that may be another in a copy, where rounding changes a choice of keys."""
 
 _TRAINED, _TRAINED_FEW = 0.02, 0.5
 """Some twenty steps of Adam at the usual rate; and five hundred, which a temperature or a gate takes one way."""
