@@ -93,6 +93,8 @@ def half(subject: ForeignSubject) -> Answers:
             text = f"after a call in autocast to {name}, backward raises {raised}"
             yield Measured(math.inf, HALF_ALLOWED, text, subject.shown(*lines))
             return
+    with suppress(Exception):
+        tried += _float32(subject)
     if not refused:
         with suppress(Exception):
             tried += _drift(subject)
@@ -122,6 +124,21 @@ def _without_size(subject: ForeignSubject) -> Iterator[Measured]:
     words = f"in float16 inputs times {_OUTLIERS} {found}, though their size changes nothing in float32"
     text = f"{words}: a norm whose squares are beyond 65,504?"
     yield Measured(error, HALF_ALLOWED, text, subject.shown(*lines, batch=1))
+
+
+def _float32(subject: ForeignSubject) -> Iterator[Measured]:
+    """In float32 half of many rows are those of float64: what is trained is the function that float64 shows."""
+    for length in long_lengths(subject):
+        inputs = subject.draw(1, length)
+        exact = subject.fresh(double=True).outputs(tuple(x.double() if x.is_floating_point() else x for x in inputs))
+        error = row_error(subject.outputs(inputs), exact, share=0.5)
+        lines = (
+            "import copy; n, wide = copy.deepcopy(m), [x.double() if x.is_floating_point() else x for x in inputs]",
+            "a, b = out(inputs), out(wide, n.double() if hasattr(n, 'double') else n)",
+            "print(((a - b).norm(dim=-1) / b.norm(dim=-1)).median())",
+        )
+        text = f"half of {length:,} rows in float32 differ by {error:.0%} from those in float64"
+        yield Measured(error, LATE_ALLOWED, text, subject.shown(*lines, batch=1, length=length))
 
 
 def _drift(subject: ForeignSubject) -> Iterator[Measured]:

@@ -1148,6 +1148,17 @@ class InexactAndGrows(Inexact):
         super().__init__(shared=10.0)
 
 
+class WindowInFloat32(Layer):
+    """Softmax in float64, which comparisons use, and a window of 192 keys else."""
+
+    def mixed(self, q, k, v):
+        at = torch.arange(q.shape[2])
+        seen = at <= at[:, None]
+        return F.scaled_dot_product_attention(
+            q, k, v, seen if q.dtype == torch.float64 else seen & (at[:, None] - at < 192)
+        )
+
+
 class MaskForEachPrecision(Layer):
     """Of two numbers for what is masked, float16 cannot hold the one of float32, and does not use it."""
 
@@ -1481,6 +1492,7 @@ FAULTS = [
     (ForgettingInHalf, "half precision"),
     (RotaryInHalf, "half precision"),
     (DropsNothing, "dropout"),
+    (WindowInFloat32, "half precision"),
     (UncalledModuleOfDropout, "dropout"),
     (ForgetsItsArgument, "dropout"),
 ]
