@@ -196,8 +196,13 @@ class Child(AbstractContextManager["Child"]):
 
     @property
     def last_errors(self) -> str:
-        """The end of its error stream, on one line."""
-        return " ".join((self._errors or self._server.errors).decode(errors="replace").split())[-_REASON_CHARACTERS:]
+        """The end of its error stream, on one line; of a traceback the error, and in brackets where it was raised."""
+        lines = (self._errors or self._server.errors).decode(errors="replace").split("\n")
+        lines = [line for line in lines if line.strip(" ^~\r")]
+        frames = [at for at, line in enumerate(lines) if line.startswith('  File "')]
+        if frames and (error := [line for line in lines[frames[-1] + 1 :] if not line.startswith(" ")]):
+            lines = [*error, f"({lines[frames[-1]].strip()})"]
+        return " ".join(" ".join(lines).split())[-_REASON_CHARACTERS:]
 
     @property
     def death(self) -> str:

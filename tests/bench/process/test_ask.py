@@ -75,6 +75,10 @@ def test_a_foreign_plugin_is_asked_once_in_a_child(plugin, tmp_path: Path) -> No
         ("raise RuntimeError('no kernel')", "it does not load: RuntimeError: no kernel"),
         pytest.param("raise KeyboardInterrupt", "KeyboardInterrupt", marks=pytest.mark.slow),
         ("import os; print('last words', flush=True); os._exit(0)", "0; its error stream ended with: last words"),
+        (
+            "import os, traceback\ntry: (0).real / (1 - 1)\nexcept Exception: traceback.print_exc(); os._exit(3)",
+            'its error stream ended with: ZeroDivisionError: division by zero (File "',
+        ),
         pytest.param("import os; os.kill(os.getpid(), 9)", "SIGKILL", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
