@@ -24,8 +24,10 @@ from rich.text import Text
 
 from ..core.cell import Cell
 from ..core.record import Machine, Outcome
+from ..core.registry import VARIANTS
 from ..plan.planner import Plan, Step
 from ..run.events import CellFinished, CellStarted, Event, RunListener, Stage, TrainingProgress, Warned, ended, reached
+from ..stats.format import counted
 from .output import console, line_of, say
 
 COUNT_WIDTH, TIME_WIDTH, NOTE_WIDTH = 11, 7, 16
@@ -182,6 +184,9 @@ class Live(RunListener):
         self.left.begin(plan, self.later)
         estimate = f", about {duration(plan.seconds)}" if plan.seconds >= 1 else ""
         unknown = f", {plan.unknown} of unknown cost" if plan.unknown and estimate else ""
+        foreign = {each.cell.variant for each in left if not VARIANTS.is_own(each.cell.variant.name)}
+        # its time depends on the code, and nobody knows it before
+        tests = f", and tests of {counted(len(foreign), 'foreign variant')} before each job" if foreign else ""
         if self._brief:
             rest = self._time_left()
             self.notice(f"  {rest}" if rest and left else "  measured before")
@@ -189,7 +194,7 @@ class Live(RunListener):
             self.notice(
                 f"preset {preset}, {machine.processor}, {machine.threads} threads"
                 + (f", {', '.join(machine.accelerators)}" if machine.accelerators else "")
-                + f": {len(left)} of {len(plan.steps)} cells to run{estimate}{unknown}"
+                + f": {len(left)} of {len(plan.steps)} cells to run{estimate}{unknown}{tests}"
             )
         if self._whole is not None:
             self._bars.remove_task(self._whole)

@@ -9,6 +9,7 @@ import torch
 
 from ...tasks.contract import Availability, Task
 from ...tasks.data.data import place
+from ...tasks.sweep_point import Point
 from ...variants.contract import AttentionShape
 from ..core.errors import AttnbenchError, DataError, PluginError, Unsupported, crash_text
 from ..core.record import Provenance
@@ -72,7 +73,12 @@ class ShapeOf(Request[AttentionShape]):
 
     def answer(self, reporter: Reporter) -> AttentionShape:
         task: Task = TASKS.build(self.task)
-        return attention_shape(task.problem(), task.recipe(self.preset), 0, self.device)
+        recipe = task.recipe(self.preset)
+        if isinstance(recipe, Point) and recipe.level != "model":
+            from .workloads.sweep_point import shape_of
+
+            return shape_of(recipe, torch.device(self.device))
+        return attention_shape(task.problem(), recipe, 0, self.device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,16 @@ from ...run.link import at_the_code
 from .calls import NAMES, Inputs, Kind, called
 from .convention import FORMS, closing, with_argument
 from .program import setup
-from .search import CACHES, LIKE_CACHES, STARTS, named_like, parameters_of, picked
+from .search import CACHES, LIKE_CACHES, named_like, parameters_of, picked
 from .subject import ForeignSubject
 
 SWITCHES = (
     "use_cache", "return_cache", "return_state", "output_cache", "output_final_state", "return_next_prev_hidden",
     "return_intermediates", "return_hiddens",
 )  # fmt: skip
+
+_STARTS = ("start_pos", "start_position", "start_index", "start", "offset", "past_length", "cache_len", "seen_tokens")
+"""Arguments that say how many positions were before, where a module keeps its cache itself."""
 
 ALLOWED = 1e-3
 """The difference allowed, in standard deviations of the output: for other products in another order."""
@@ -337,7 +340,7 @@ def _candidates(subject: ForeignSubject) -> Iterator[Protocol]:
 
 
 def _starts(subject: ForeignSubject) -> list[str]:
-    return [name for name in STARTS if name in parameters_of(subject.module)]
+    return [name for name in _STARTS if name in parameters_of(subject.module)]
 
 
 def _places(output: Any, argument: str, pick: str | None) -> list[str]:

@@ -37,9 +37,6 @@ CACHES = (
     "past_key_values", "past_key_value", "layer_past", "past", "cache_params", "kv_cache", "cache", "state", "states",
     "initial_state", "prev_state", "prev_hidden", "hx", "h0",
 )  # fmt: skip
-STARTS = ("start_pos", "start_position", "start_index", "start", "offset", "past_length", "cache_len", "seen_tokens")
-"""Arguments that say how many positions were before, where a module keeps its cache itself."""
-
 POSITIONS = ("positions", "position_ids", "position", "pos", "pos_ids", "input_pos", "cache_position")
 TABLES = {
     **dict.fromkeys(("position_embeddings", "rotary_pos_emb", "rope", "cos_sin"), "rotary({size})"),

@@ -5,10 +5,13 @@ import torch
 
 from attnbench.bench.board.select import boards_of_sweeps
 from attnbench.bench.core.record import Outcome
+from attnbench.bench.core.spec import Spec
 from attnbench.bench.plan.options import options_of
+from attnbench.bench.process.ask import Reporter
 from attnbench.bench.run.context import WorkerContext
 from attnbench.bench.run.events import CellFinished, LoggingListener, TrainingProgress
 from attnbench.bench.run.lanes import time as lane
+from attnbench.bench.run.questions import ShapeOf
 from attnbench.bench.run.runner import Runner
 from attnbench.bench.run.workloads import sweep_point as point_module
 from attnbench.bench.score.key import board_keys
@@ -179,3 +182,9 @@ def test_the_longest_length_within_a_budget_is_found_in_child_processes(runner):
     assert [c.name for c in board.columns][-1] == "longest"
     shown = {row.name: row.entries[-1].value for row in (*board.ranked, *board.unranked)}
     assert shown == {name: m.value for name, m in longest.items()}
+
+
+def test_a_variant_is_tried_at_the_shape_of_its_point():
+    point = Spec.parse("sweep[causal=true,head_dim=16,length=512,level=layer]")
+    shape = ShapeOf(task=point, preset=Spec("smoke"), device="cpu").answer(Reporter())
+    assert (shape.causal, shape.head_dim, shape.max_length) == (True, 16, 512)
