@@ -275,8 +275,8 @@ def _cost(
         return found, f"Their {several} take the same time within the noise floor ({words}), in {rounds}."
     doubt = "" if difference_is_proven(gap) else "; the interval does not exclude equal times"
     # plain code may be slow where the mechanism is not
-    ran = " and ".join(f"{name} as {code}" for name, code in codes.items() if code)
-    ran = f" Timed were {ran}." if ran else ""
+    ran = ", ".join(f"{name} ({code})" for name, code in codes.items() if code)
+    ran = f" Code that was timed: {ran}." if ran else ""
     return found, f"{work.capitalize()} of {one} is {_than(words, '', other)}, in {rounds}{doubt}.{ran}"
 
 

@@ -107,7 +107,7 @@ def test_a_ratio_of_times_says_which_code_ran(bench) -> None:
     b.time("window", [3 * t for t in TIMES], TIMES, more=half, implementation="eager")
     said = of(b, "window", "softmax").sentences[0]
     assert said.endswith(
-        "in the same rounds. Timed were window as eager; computes 34 % of the scores and softmax as sdpa."
+        "in the same rounds. Code that was timed: window (eager; computes 34 % of the scores), softmax (sdpa)."
     )
 
 
