@@ -6,7 +6,8 @@ kernel that PyTorch cannot see into counts nothing; what it declares stands in f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -23,8 +24,23 @@ VISIBLE = ("eager", "sdpa", "flash", "cudnn", "efficient", "math")
 BACKWARD = 2.0
 """A backward pass makes two products for each one of the forward pass."""
 
-_OWN_NAMESPACES = ("aten", "prim", "prims", "attnbench_cpu", "attnbench")
-"""Of PyTorch's elementary operators, and of kernels that declare their FLOPs."""
+_OWN_NAMESPACES = ("aten", "prim", "prims", "profiler", "attnbench_cpu", "attnbench")
+"""Of PyTorch's elementary operators, of its marks for profilers, and of kernels that declare their FLOPs."""
+
+_PRODUCTS: dict[str, Callable[[Any], float]] = {
+    "mv": lambda given: given[0].numel(),
+    "addmv": lambda given: given[1].numel(),
+    "dot": lambda given: given[0].numel(),
+    "vdot": lambda given: given[0].numel(),
+    "addr": lambda given: given[1].numel() * given[2].numel(),
+    "addbmm": lambda given: given[1].numel() * given[2].shape[-1],
+}
+"""Multiply-adds of products that PyTorch's table lacks, by the operator."""
+
+_UNCOUNTED = re.compile(
+    r"_?(fft_[cr]2[cr]|cdist_\w+|euclidean_dist|trilinear|linalg_(?!vector_norm|check)\w+|\w*solve\w*)"
+)
+"""Operators with products that nobody counts."""
 
 RECOMPUTED = 2.5
 """Products in a fused backward pass for each one of the forward pass: it makes the scores once more."""
@@ -57,7 +73,9 @@ class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.flops += fused_flops(func, args, kwargs)
         elif packet in flop_registry:
             self.flops += flop_registry[packet](*args, **kwargs, out_val=output)
-        elif func.namespace not in _OWN_NAMESPACES or "mkldnn" in func.name():
+        elif product := _PRODUCTS.get(name := packet.__name__.rstrip("_")):
+            self.flops += 2.0 * product(args)
+        elif func.namespace not in _OWN_NAMESPACES or "mkldnn" in func.name() or _UNCOUNTED.fullmatch(name):
             self.unknown.add(func.name())
         # A view moves no bytes.
         if not func.is_view:

@@ -1,5 +1,8 @@
 """FLOPs against counts by hand; one unit is one product of queries with keys."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -68,6 +71,38 @@ def test_operators_of_other_libraries_are_named_and_not_counted() -> None:
         assert not count.unknown
         torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
     assert count.unknown == {"mkldnn::_linear_pointwise"} and count.flops == 2 * 5 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("product", "expected"),
+    [
+        (lambda: torch.randn(5, 8) @ torch.randn(8), 2 * 5 * 8),
+        (lambda: torch.addmv(torch.zeros(5), torch.randn(5, 8), torch.randn(8)), 2 * 5 * 8),
+        (lambda: torch.randn(8) @ torch.randn(8), 2 * 8),
+        (lambda: torch.addr(torch.zeros(5, 8), torch.randn(5), torch.randn(8)), 2 * 5 * 8),
+        (lambda: torch.addbmm(torch.zeros(4, 6), torch.randn(3, 4, 5), torch.randn(3, 5, 6)), 2 * 3 * 4 * 5 * 6),
+        (lambda: torch.zeros(4, 6).addbmm_(torch.randn(3, 4, 5), torch.randn(3, 5, 6)), 2 * 3 * 4 * 5 * 6),
+    ],
+)
+def test_products_that_the_table_of_pytorch_lacks_by_hand(product: Callable[[], Any], expected: float) -> None:
+    with torch.no_grad(), FlopCounter() as count:
+        product()
+    assert count.flops == expected and not count.unknown
+
+
+def test_products_that_nobody_counts_are_named_and_norms_and_marks_are_none() -> None:
+    x = torch.randn(6, 8)
+    with torch.no_grad(), FlopCounter() as count:
+        torch.nn.functional.normalize(x)
+        with torch.profiler.record_function("a step"):
+            x.softmax(-1)
+        assert not count.unknown
+        torch.fft.irfft(torch.fft.rfft(x))
+        torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
+        torch.linalg.inv(x @ x.mT + torch.eye(6))
+    assert {name.partition(".")[0] for name in count.unknown} == {
+        "aten::_fft_r2c", "aten::_fft_c2r", "aten::_cdist_forward", "aten::linalg_inv_ex",
+    }  # fmt: skip
 
 
 def test_linear_attention_grows_with_length_and_dense_with_its_square() -> None:
