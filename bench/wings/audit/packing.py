@@ -36,6 +36,9 @@ WINDOWS = ("sliding_window", "window_size", "window", "local_attn_window_size")
 WIDTH = 8
 """The window that is asked for where a call takes one."""
 
+_KEPT_APART = 0.5
+"""The movement by another text, over that in one text without `position_ids`, below which these are to part texts."""
+
 MOST_SINKS = 16
 """First tokens that all later ones may see without breaking a window, as attention sinks are."""
 
@@ -59,6 +62,11 @@ def packed(subject: ForeignSubject) -> Answers:
     found = max((both.moved(Change(where=each, look=~each), words) for each in (~late, late)), key=lambda x: x.value)
     if argument != "cu_seqlens":
         yield from _each_row(subject, plain, argument)
+    if found.value and not promised:
+        # what moves later tokens much less than without them means to keep texts apart
+        later = Change(where=~late, look=(torch.arange(length) >= first + WIDTH)[None])
+        promised = both.size(later) < _KEPT_APART * subject.size(replace(later, causal=subject.claims))
+        found = replace(found, detail=f"{found.detail}, and less than without it: a convolution or a shift over both?")
     if found.value:
         yield found if promised else NotJudged("position_ids alone do not keep texts apart", found, "note")
         return

@@ -18,7 +18,9 @@ from ...gate.result import Answers, Measured, NotJudged, deviations, error_text,
 from ...run.link import at_the_code
 from .away import is_module
 from .calls import Inputs
+from .convention import with_argument
 from .program import setup
+from .search import MEMORIES, parameters_of
 from .subject import ForeignSubject, by_position
 
 HALF_ALLOWED = 0.25
@@ -270,6 +272,16 @@ def _late_in_autocast(subject: ForeignSubject, length: int) -> Iterator[Measured
 def remembered(subject: ForeignSubject) -> Answers:
     """Nothing is remembered of earlier calls, and after one in inference mode it still trains."""
     yield from traces.nothing_remembered(subject)
+    plain, optional = subject.convention.plain, parameters_of(subject.module)
+    kept = MEMORIES if subject.convention.kind == "layer" and isinstance(plain, str) else ()
+    for name in (each for each in kept if each in optional and f"{each}=" not in str(plain)):
+        # keys and values of a context may be kept for the next call, which has another one
+        call = with_argument(str(plain), name, "x.flip(1)")
+        with suppress(Exception):
+            of_context = replace(subject, convention=replace(subject.convention, plain=call, causal=""), claims=False)
+            for each in traces.nothing_remembered(of_context):
+                if isinstance(each, Measured) and each.value > each.allowed:
+                    yield replace(each, detail=f"with {name}, {each.detail}")
     problem = _behind_inference(subject.fresh(), subject.draw(1), subject.draw(1, seed=1))
     lines = (
         "import copy; n = copy.deepcopy(m)",

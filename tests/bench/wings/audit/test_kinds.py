@@ -1077,6 +1077,51 @@ class TurnedFromAStart(Cached):
         return super().forward(x * at.cos().to(x.dtype))[0]
 
 
+class PartsTexts(Rotary):
+    """Texts of a row are told apart by positions that begin again; a convolution before may see both."""
+
+    mixes = False
+
+    def forward(self, x, position_ids=None):
+        at = torch.arange(x.shape[1])[None] if position_ids is None else position_ids
+        text = (at == 0).cumsum(-1)
+        if self.mixes:
+            x = x + F.pad(x, (0, 0, 1, 0))[:, :-1]
+        else:
+            x = x + F.pad(x, (0, 0, 1, 0))[:, :-1] * (at > 0)[..., None]
+        q, k, v = self.split(x)
+        seen = (text[:, :, None] == text[:, None]).tril()
+        return self.joined(F.scaled_dot_product_attention(q, k, v, seen[:, None]))
+
+
+class ConvolvesOverTexts(PartsTexts):
+    mixes = True
+
+
+class KeepsAContext(Encoder):
+    """Keys and values of a context are kept for the next call with one of that size."""
+
+    by_size = True
+
+    def __init__(self):
+        super().__init__()
+        self.kept = None
+
+    def forward(self, x, context=None):
+        q, k, v = self.split(x)
+        if context is not None:
+            k, v = self.split(context)[1:]
+            if not torch.is_grad_enabled():
+                if self.kept is None or (self.by_size and self.kept[0].shape != k.shape) or not self.by_size:
+                    self.kept = k, v
+                k, v = self.kept
+        return self.joined(F.scaled_dot_product_attention(q, k, v))
+
+
+class KeepsTheLatestContext(KeepsAContext):
+    by_size = False
+
+
 class FirstSeeEachOther(Layer):
     """A prefix language model: the first eight tokens see each other."""
 
@@ -1393,7 +1438,7 @@ RIGHT = [
     OneLoudChannel, Layer, Encoder, Chunked, Dropping, NormedDropping, Padded, Windowed, WindowWithSinks, Cached,
     Dilated, DilatedBySix, BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare, Rotary,
     RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision, WindowedCache, Fading,
-    KeepsItsCache, TurnedFromAStart,
+    KeepsItsCache, TurnedFromAStart, PartsTexts, KeepsTheLatestContext,
 ]  # fmt: skip
 
 FAULTS = [
@@ -1467,6 +1512,8 @@ FAULTS = [
     (CachedWithoutMask, "pieces"),
     (WindowForgottenByOneToken, "decoding"),
     (LosesAKeyItKeeps, "decoding"),
+    (ConvolvesOverTexts, "packed rows"),
+    (KeepsAContext, "nothing remembered"),
     (GrowsWithTheLength, "prefix"),
     (InexactAndGrows, "prefix"),
     (OneMaskForAll, "half precision"),
