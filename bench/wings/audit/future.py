@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...gate.modes import RATE
 from ...gate.result import Answers, NotJudged, deviations
 from ...gate.subject import Change
 from ...gate.subject import future as moved_by_future
@@ -40,11 +41,12 @@ def future(subject: ForeignSubject) -> Answers:
     if found.value == 0:
         yield found
         if subject.claims and is_module(subject.module):
-            # masks may be left out for speed, such as by a kernel for training alone
-            in_training = [moved_by_future(subject, cut, f"in training alone, {words}", training=True) for cut in cuts]
+            # masks may be left out for speed, such as by a kernel for training alone, or dropped with scores
+            used = subject.fresh(rate=RATE)
+            in_training = [moved_by_future(used, cut, f"in training alone, {words}", training=True) for cut in cuts]
             # a seed of its own moves as much between equal calls
             still = torch.zeros(subject.batch, subject.length, dtype=torch.bool)
-            noise = NOISE * subject.size(Change(where=still, look=~still, causal=True, training=True))
+            noise = NOISE * used.size(Change(where=still, look=~still, causal=True, training=True))
             yield from (each for each in in_training if each.value > noise)
         return
     near, cause = distances(influence(subject))

@@ -116,6 +116,24 @@ def amount(subject: ForeignSubject) -> Answers:
         return
     for length in (convention.length, *taken(subject, (_MANY,))):
         yield from _amount(subject, length)
+    with suppress(Exception):
+        yield from _as_zeros(subject)
+
+
+def _as_zeros(subject: ForeignSubject) -> Iterator[Measured]:
+    """Padding on the left is no text of zeros, which enter a state by the biases that come after a mask of inputs."""
+    if not subject.has_inputs_of_numbers or subject.convention.counts_tokens:
+        return
+    length, few, causal = subject.length, subject.length // 3, subject.masks_and_looks_back
+    valid = (torch.arange(length) >= few)[None]
+    inputs = subject.draw(1)
+    zeros = tuple(x * valid.reshape((1, 1, -1, 1) if x.ndim == 4 else (1, -1, 1)) for x in inputs)
+    padded, of_zeros = (subject.outputs(*given)[:, few:] for given in ((inputs, valid, causal), (zeros, None, causal)))
+    alone = subject.outputs(subject.part(inputs, few, length), None, causal)
+    found = subject.compared("", padded, alone)
+    if found.value > found.allowed and subject.compared("", padded, of_zeros).value <= SAME:
+        text = f"{few} padded positions before tokens change their outputs by {deviations(found.value)}, as zeros would"
+        yield replace(found, detail=f"{text}: is the mask used after the biases too?", program=())
 
 
 def _amount(subject: ForeignSubject, length: int) -> Answers:

@@ -371,6 +371,18 @@ class SumsToOneAgain(Dropping):
         return kept / kept.sum(-1, keepdim=True) @ v
 
 
+class DropsScores(Dropping):
+    """Scores are dropped, and a dropped score of the future is zero, not hidden."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = 0.0
+
+    def mixed(self, q, k, v):
+        scores = (q @ k.mT).masked_fill(torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1), -1e9)
+        return F.dropout(scores, self.dropout, self.training).softmax(-1) @ v
+
+
 class HardDropping(Dropping):
     """Each head weighs one key alone, so that a dropped weight leaves it nothing."""
 
@@ -1277,6 +1289,23 @@ class LeaksBesideALoudChannel(OneLoudChannel):
         return torch.cat([found[..., :1], found[..., 1:] + 1e-5 * mixed[:, :1, -1:].sum(-1)], -1)
 
 
+class PaddedBeforeBiases(Layer):
+    """A recurrent layer whose mask hides inputs alone: biases of its projections enter the state at padding."""
+
+    again = False
+
+    def forward(self, x, attention_mask=None):
+        valid = torch.ones(x.shape[:2], dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        q, k, v = self.split(x * valid[..., None])
+        k = k * valid[:, None, :, None] if self.again else k
+        seen = torch.ones(x.shape[1], x.shape[1], dtype=x.dtype).tril()
+        return self.joined((q @ k.mT * seen) @ v)
+
+
+class PaddedBehindBiases(PaddedBeforeBiases):
+    again = True
+
+
 class SparesAMaskOfLittle(Padded):
     """A mask that hides less than 2 % of all positions is taken for none."""
 
@@ -1439,6 +1468,7 @@ RIGHT = [
     Dilated, DilatedBySix, BlocksBefore, TopTwo, WithoutItself, Recurrent, ModuleOfDropout, KeepsAShare, Rotary,
     RateInSettings, KeysOfItsOwn, GateIsMostlyShut, MaskForEachPrecision, WindowedCache, Fading,
     KeepsItsCache, TurnedFromAStart, PartsTexts, KeepsTheLatestContext,
+    PaddedBehindBiases,
 ]  # fmt: skip
 
 FAULTS = [
@@ -1457,6 +1487,7 @@ FAULTS = [
     (ForgetsPaddingBeyond512, "amount of padding"),
     (MaskOfTheFirst32, "padding"),
     (SparesAMaskOfLittle, "padding"),
+    (PaddedBeforeBiases, "amount of padding"),
     (SortedByLength, "amount of padding"),
     (AnglesByAProduct, "half precision"),
     (LowestOfItsInput, "half precision"),
@@ -1529,6 +1560,7 @@ FAULTS = [
     (Seeds, "inputs stay"),
     (DropsAnewInBackward, "gradients"),
     (SeesAllInTraining, "future"),
+    (DropsScores, "future"),
     (HidesOneBefore, "each token counts"),
     (HidesThreeBefore, "each token counts"),
     (HidesInAWindow, "each token counts"),
