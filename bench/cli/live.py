@@ -184,7 +184,8 @@ class Live(RunListener):
         self.left.begin(plan, self.later)
         estimate = f", about {duration(plan.seconds)}" if plan.seconds >= 1 else ""
         unknown = f", {plan.unknown} of unknown cost" if plan.unknown and estimate else ""
-        foreign = {each.cell.variant for each in left if not VARIANTS.is_own(each.cell.variant.name)}
+        variants = {each.cell.variant for each in left if each.cell.lane != "baseline"}
+        foreign = [each for each in variants if VARIANTS.is_foreign(each.name)]
         # its time depends on the code, and nobody knows it before
         tests = f", and tests of {counted(len(foreign), 'foreign variant')} before each job" if foreign else ""
         if self._brief:

@@ -6,6 +6,7 @@ import io
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -237,9 +238,19 @@ def test_a_pipe_gets_each_line_with_the_time_left(capsys):
         view.on_event(TrainingProgress(steps[0].cell.key, 75, 150, "accuracy", 1.5, 0.5))
         view.on_event(CellFinished(Record(cell=steps[0].cell, outcome=Outcome.OK, machine=MACHINE)))
     first, step, ended = capsys.readouterr().err.rstrip("\n").split("\n")
-    assert first.endswith("2 of 2 cells to run, about 2 min 0 s")
+    assert "2 of 2 cells to run, about 2 min 0 s, " in first
     assert re.search(r"seed 0, train: step 75 of 150, loss 1.500, validation accuracy 50.0%, about .* left$", step)
     assert re.search(r"seed 0, train \(0 s; about .* left\)$", ended)
+
+
+def test_the_first_line_names_tests_of_foreign_variants_that_no_estimate_knows(capsys):
+    cell = trial().cell
+    others = (replace(cell, variant=Spec("rela")), replace(cell, variant=Spec("majority"), lane="baseline"))
+    steps = [trial(seed=0), trial(seed=1), *(Step(cell=each, state="todo", seconds=60.0) for each in others)]
+    with Live() as view:
+        view.begin(Plan(steps=steps, jobs=()), "quick", MACHINE)
+    first = capsys.readouterr().err.partition("\n")[0]
+    assert first.endswith("4 of 4 cells to run, about 4 min 0 s, and tests of 1 foreign variant before each job")
 
 
 def test_a_brief_view_tells_failures_alone_and_says_its_text_on_standard_output(capsys):
