@@ -34,6 +34,9 @@ LARGE = 100
 SHORT = 16
 """Positions of derivatives, where the subject takes so few."""
 
+_LARGE = 5
+"""How many times as large the inputs of other derivatives are."""
+
 LONG_DERIVATIVE, QUICK_SECONDS = 608, 0.06
 """Positions of derivatives beyond a chunk, and the seconds of a pass up to which parameters have some there too."""
 
@@ -168,6 +171,8 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
         text = f"the gradient of {name} is another where {name} alone requires one, by {size:.1%} of the largest"
         yield Measured(size, SAME, text, program("a.square()", others, f"b = {call}", differentiated, shown))
     yield from _derivatives(subject)
+    # a cap or a clamp changes scores that are large
+    yield from _derivatives(subject, f" for inputs times {_LARGE}", own=False, times=_LARGE)
     start = subject.seconds
     for many in taken(subject, (LONG_DERIVATIVE,)):
         # between chunks, a carried state may be detached
@@ -179,15 +184,17 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
 
 
 def _derivatives(
-    subject: ForeignSubject, words: str = "", training: bool = False, length: int = 0, own: bool = True
+    subject: ForeignSubject, words: str = "", training: bool = False, length: int = 0, own: bool = True, times: int = 1
 ) -> Iterator[Measured]:
     """Gradients of each input and parameter against differences: of a detached part they are others.
 
-    length: of the inputs, one sequence. own: of parameters too.
+    length: of the inputs, one sequence. own: of parameters too. times: how large inputs are; float32 tells too little
+    of large ones.
     """
-    for double in (True, False):
+    for double in (True, False)[: 1 if times > 1 else 2]:
         used = subject.fresh(training=training, double=double)
         inputs = used.draw(1, length) if length else used.draw(length=next(iter(taken(subject, (SHORT,))), None))
+        inputs = tuple(times * x for x in inputs)
         trained = used.trained() if own else {}
         try:
             output, *found = used.passes(inputs, causal=True, parameters=tuple(trained))
@@ -230,7 +237,7 @@ def _derivatives(
         of = f"{name}" if is_input else f"m.get_parameter({name!r})"
         lines = (
             "import copy; m = m.double() if hasattr(m, 'double') else m; torch.set_default_dtype(torch.float64)",
-            "inputs = [x.double().requires_grad_() for x in inputs]",
+            f"inputs = [({times} * x.double()).requires_grad_() for x in inputs]",
             f"{subject.convention.names}, = inputs; p = {of}",
             "d = torch.randn(p.shape); loss = lambda: out(inputs).square().sum()",
             "slope = (torch.autograd.grad(loss(), [p])[0] * d).sum(); p.data += 1e-6 * d; ahead = loss()",

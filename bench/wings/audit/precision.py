@@ -212,7 +212,8 @@ def _late_error(subject: ForeignSubject, length: int) -> Measured:
         "a, b = out(low, to(torch.bfloat16)).float(), out([x.float() for x in low], to(torch.float32))",
         f"print(((a - b).norm(dim=-1) / b.norm(dim=-1))[:, -{EARLY}:].median())",
     )
-    text = f"in bfloat16 half of the last of {length:,} rows differ by {error:.0%} from float32: positions in bfloat16?"
+    words = f"in bfloat16 half of the last of {length:,} rows differ by {error:.0%} from float32"
+    text = f"{words}: positions or a sum in bfloat16?"
     return Measured(error, LATE_ALLOWED, text, subject.shown(*lines, batch=1, length=length))
 
 

@@ -1007,22 +1007,30 @@ class WindowOf24WithSinks(WindowWithSinks):
 
 
 class _Softcapped(torch.autograd.Function):
-    """A cap of 5 on scores, whose backward pass takes it for the scores themselves."""
+    """A cap on scores, whose backward pass takes it for the scores themselves."""
 
     @staticmethod
-    def forward(ctx, scores):
-        return 5 * torch.tanh(scores / 5)
+    def forward(ctx, scores, cap):
+        return cap * torch.tanh(scores / cap)
 
     @staticmethod
     def backward(ctx, arriving):
-        return arriving
+        return arriving, None
 
 
 class ForgetsTheCapInBackward(Layer):
+    cap = 5
+
     def mixed(self, q, k, v):
-        scores = _Softcapped.apply(2 * q @ k.mT * 8**-0.5)
+        scores = _Softcapped.apply(2 * q @ k.mT * 8**-0.5, self.cap)
         late = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
         return scores.masked_fill(late, -torch.inf).softmax(-1) @ v
+
+
+class ForgetsAHighCapInBackward(ForgetsTheCapInBackward):
+    """Which scores of usual inputs do not come near."""
+
+    cap = 50
 
 
 def masked_by_keys(q, k, v, mask=None):
@@ -1539,6 +1547,7 @@ FAULTS = [
     (WindowOf24, "window"),
     (WindowOf24WithSinks, "window"),
     (ForgetsTheCapInBackward, "gradients"),
+    (ForgetsAHighCapInBackward, "gradients"),
     (WindowWithoutNumbers, "empty rows"),
     (CachedWithoutMask, "pieces"),
     (WindowForgottenByOneToken, "decoding"),
