@@ -360,6 +360,7 @@ def _changes(reference: _Reference) -> Iterator[tuple[str, _Reference]]:
         yield "the bias of ALiBi has the other sign, and grows with the distance", changed(slopes=-table)
         yield "the bias of ALiBi is added twice", changed(slopes=2 * table)
         yield "there is no bias of ALiBi", changed(slopes=0 * table)
+        yield f"the bias of ALiBi is divided by sqrt({width}), as scores are", changed(slopes=table * width**-0.5)
         yield "the slopes of ALiBi stand in another order of heads", changed(slopes=table.flip(0))
         first = 2.0 ** (-8 * torch.arange(count, dtype=torch.float64) / count)
         yield "the slopes of ALiBi begin at 1, one step early", changed(slopes=first)

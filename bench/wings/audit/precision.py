@@ -132,8 +132,12 @@ def _float32(subject: ForeignSubject) -> Iterator[Measured]:
     """In float32 half of many rows are those of float64: what is trained is the function that float64 shows."""
     for length in long_lengths(subject):
         inputs = subject.draw(1, length)
+        found = subject.outputs(inputs)
+        if not torch.equal(found, subject.outputs(inputs, seed=1)):
+            # numbers that it draws, which `evaluation` tells, are others in float64
+            return
         exact = subject.fresh(double=True).outputs(tuple(x.double() if x.is_floating_point() else x for x in inputs))
-        error = row_error(subject.outputs(inputs), exact, share=0.5)
+        error = row_error(found, exact, share=0.5)
         lines = (
             "import copy; n, wide = copy.deepcopy(m), [x.double() if x.is_floating_point() else x for x in inputs]",
             "a, b = out(inputs), out(wide, n.double() if hasattr(n, 'double') else n)",

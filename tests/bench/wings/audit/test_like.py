@@ -285,6 +285,12 @@ class BiasTwice(ALiBi):
     slope = -2.0
 
 
+class BiasDivided(ALiBi):
+    """Scores and their bias are divided together."""
+
+    slope = -(8**-0.5)
+
+
 class SlopesFromOne(ALiBi):
     def slopes(self):
         return 2.0 ** (-8 * torch.arange(4) / 4)
@@ -440,6 +446,7 @@ WRONG = [
     (OverHeads, "softmax", "the softmax runs over heads"),
     (BiasGrows, "softmax|alibi", "the bias of ALiBi has the other sign"),
     (BiasTwice, "softmax|alibi", "the bias of ALiBi is added twice"),
+    (BiasDivided, "softmax|alibi", "the bias of ALiBi is divided by sqrt(8), as scores are"),
     (SlopesFromOne, "softmax|alibi", "the slopes of ALiBi begin at 1"),
     (SlopesReversed, "softmax|alibi", "the slopes of ALiBi stand in another order of heads"),
     (Layer, "softmax|alibi", "there is no bias of ALiBi"),
