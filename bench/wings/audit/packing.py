@@ -15,7 +15,7 @@ from ...run.link import at_the_code
 from .calls import Inputs, accepted_by
 from .convention import with_argument
 from .numerics import AMOUNT_ALLOWED
-from .program import masks, setup
+from .program import beside_alone, setup
 from .search import parameters_of
 from .subject import STILL, ForeignSubject
 
@@ -76,15 +76,7 @@ def packed(subject: ForeignSubject) -> Answers:
         second = tuple(x.narrow(axis, first, length - first) for x in inputs)
         alone = subject.outputs(second, None, subject.claims)
     size = float((packed_row - alone).abs().max() / alone.std())
-    names, turned = subject.convention.names, subject.convention.turned
-    program = (
-        *setup(subject.convention, call, None, subject.claims, batch=1),
-        f"a = ({call}){turned}[:, {first}:]",
-        *masks(plain, 1, length - first, None, subject.claims),
-        f"{names}, = [x.narrow({axis}, {first}, {length - first}) for x in ({names},)]",
-        f"b = ({plain}){turned}",
-        "print((a - b).abs().max() / b.std())",
-    )
+    program = tuple(beside_alone(subject.convention, call, plain, first, length, None, subject.claims))
     text = f"with {argument}, a text behind another has other outputs than alone, by {deviations(size)}"
     answer = Measured(size, AMOUNT_ALLOWED, text, program)
     yield answer if promised or size <= AMOUNT_ALLOWED else NotJudged(text, answer, "note")

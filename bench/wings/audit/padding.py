@@ -15,8 +15,9 @@ from ...gate import traces
 from ...gate.lengths import taken
 from ...gate.result import Answers, Measured, NotJudged, deviations, error_text
 from ...gate.subject import Change
+from .calls import Inputs
 from .numerics import AMOUNT_ALLOWED, draws
-from .program import masks, setup
+from .program import beside_alone, masks, setup
 from .subject import SAME, STILL, ForeignSubject, behind
 
 SQUARE = (8, 1, 7, 2, 6, 3, 5, 4)
@@ -43,7 +44,7 @@ def padding(subject: ForeignSubject) -> Answers:
         yield UNTRIED
         return
     failed: dict[str, Measured] = {}
-    for name, valid in layouts(convention.length, only_behind=convention.counts_tokens):
+    for name, valid in _layouts(convention.length, only_behind=convention.counts_tokens):
         change = Change(where=~valid, look=valid, valid=valid, causal=subject.masks_and_looks_back)
         found = subject.moved(change, "padding changes outputs of tokens")
         if found.value:
@@ -84,7 +85,7 @@ def _of_integers(subject: ForeignSubject) -> Iterator[Measured]:
     yield found.moved(change, "under ones and zeros as integers, as of a tokenizer, padding changes outputs of tokens")
 
 
-def layouts(length: int, *, only_behind: bool = False) -> Iterator[tuple[str, Tensor]]:
+def _layouts(length: int, *, only_behind: bool = False) -> Iterator[tuple[str, Tensor]]:
     """Layouts of padding by name, (batch, positions), True at tokens. only_behind: no padding stands before a token."""
     few = max(length // 10, 2)
     every = {"left": slice(0, few), "right": slice(-few, None), "inside": slice(few + 1, 2 * few)}
@@ -124,16 +125,31 @@ def _as_zeros(subject: ForeignSubject) -> Iterator[Measured]:
     """Padding on the left is no text of zeros, which enter a state by the biases that come after a mask of inputs."""
     if not subject.has_inputs_of_numbers or subject.convention.counts_tokens:
         return
-    length, few, causal = subject.length, subject.length // 3, subject.masks_and_looks_back
-    valid = (torch.arange(length) >= few)[None]
-    inputs = subject.draw(1)
+    few, valid, inputs = _padded_on_the_left(subject)
+    padded, alone = _outputs_of_tokens(subject)
     zeros = tuple(x * valid.reshape((1, 1, -1, 1) if x.ndim == 4 else (1, -1, 1)) for x in inputs)
-    padded, of_zeros = (subject.outputs(*given)[:, few:] for given in ((inputs, valid, causal), (zeros, None, causal)))
-    alone = subject.outputs(subject.part(inputs, few, length), None, causal)
+    of_zeros = subject.outputs(zeros, None, subject.masks_and_looks_back)[:, few:]
     found = subject.compared("", padded, alone)
     if found.value > found.allowed and subject.compared("", padded, of_zeros).value <= SAME:
         text = f"{few} padded positions before tokens change their outputs by {deviations(found.value)}, as zeros would"
-        yield replace(found, detail=f"{text}: is the mask used after the biases too?", program=())
+        causal = subject.masks_and_looks_back
+        call, plain = (subject.convention.call(padded=masked, causal=causal) for masked in (True, False))
+        program = tuple(beside_alone(subject.convention, call, plain, few, subject.length, valid, causal))
+        yield replace(found, detail=f"{text}: is the mask used after the biases too?", program=program)
+
+
+def _padded_on_the_left(subject: ForeignSubject) -> tuple[int, Tensor, Inputs]:
+    """A number of padded positions, their mask (1, positions), and one sequence."""
+    few = subject.length // 3
+    return few, (torch.arange(subject.length) >= few)[None], subject.draw(1)
+
+
+def _outputs_of_tokens(subject: ForeignSubject) -> tuple[Tensor, Tensor]:
+    """The outputs of the tokens behind padding on the left, and of these tokens alone."""
+    few, valid, inputs = _padded_on_the_left(subject)
+    causal = subject.masks_and_looks_back
+    alone = subject.part(inputs, few, subject.length)
+    return subject.outputs(inputs, valid, causal)[:, few:], subject.outputs(alone, None, causal)
 
 
 def _amount(subject: ForeignSubject, length: int) -> Answers:
@@ -172,12 +188,7 @@ def counts_padding(subject: ForeignSubject) -> Iterator[str]:
     """True if padding on the left moves its outputs, as where positions are counted from the first column."""
     if not subject.pads or subject.convention.counts_tokens:
         return
-    length, few, causal = subject.length, subject.length // 3, subject.masks_and_looks_back
-    valid = (torch.arange(length) >= few)[None]
-    inputs = subject.draw(1)
-    padded = subject.outputs(inputs, valid, causal)[:, few:]
-    alone = subject.outputs(subject.part(inputs, few, length), None, causal)
-    if subject.compared("", padded, alone).value > SAME:
+    if subject.compared("", *_outputs_of_tokens(subject)).value > SAME:
         yield "padding on the left changes outputs of tokens: does it count places from the first column?"
 
 

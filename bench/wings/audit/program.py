@@ -73,6 +73,19 @@ def with_out(convention: Convention, call: object, batch: int, length: int, caus
     yield f"    return ({call}){convention.turned}"
 
 
+def beside_alone(
+    convention: Convention, call: object, plain: object, first: int, length: int, valid: Tensor | None, causal: bool
+) -> Iterator[str]:
+    """Lines that print how far the positions from `first` on in one row are from the `plain` call of these alone."""
+    axis, rest = 2 if convention.kind == "qkv" else 1, length - first
+    yield from setup(convention, call, valid, causal, batch=1, length=length)
+    yield f"a = ({call}){convention.turned}[:, {first}:]"
+    yield from masks(plain, 1, rest, None, causal)
+    yield f"{convention.names}, = [x.narrow({axis}, {first}, {rest}) for x in ({convention.names},)]"
+    yield f"b = ({plain}){convention.turned}"
+    yield "print((a - b).abs().max() / b.std())"
+
+
 def masks(call: object, batch: int | str, length: int | str, valid: Tensor | None, causal: bool) -> Iterator[str]:
     """The lines that make the masks that a call names."""
     named = {name for name in ("valid", "seen", "pairs", "bias") if name in str(call)}
