@@ -174,7 +174,9 @@ class SpotCheck:
         # its copies have this hook too
         self.is_testing = True
         with torch.random.fork_rng(devices=[]):
-            problem = self._problem(variant, inputs) or (self.copies and self._outside(variant, inputs, output)) or ""
+            problem = self._problem(variant, inputs)
+            if self.copies and not problem:
+                problem = self._outside(variant, inputs, output)
         if variant.training and output.requires_grad and not (variant.owns_projections or problem):
             self._look_at_training(variant, inputs, output)
         self.is_testing = False
@@ -201,10 +203,10 @@ class SpotCheck:
         except Exception as error:
             return f"a copy of it raises {type(error).__name__} for inputs of the run"
         # what draws numbers, or counts calls, differs from call to call too
-        off, usual = (float((each - first).norm()) for each in (output.detach().double(), again))
-        if off <= max(_OFF * float(first.norm()), 10 * usual) or not first.isfinite().all():
+        size, off, usual = (float(each.norm()) for each in (first, output.detach().double() - first, again - first))
+        if off <= max(_OFF * size, 10 * usual) or not first.isfinite().all():
             return ""
-        return f"its output in the model is {off / float(first.norm()):.1%} off that of a copy for the same inputs"
+        return f"its output in the model is {off / max(size, 1e-30):.1%} off that of a copy for the same inputs"
 
     def _look_at_training(self, variant: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Gradients that arrive in the model are those that a copy gives for the same inputs, without the model."""
@@ -310,25 +312,25 @@ class SpotCheck:
             # nothing moves, and a busy machine alone would tell the two apart
             return ""
         drawn = [each.detach().clone() for each in own]
-        at_random = [_TRAINED * (2.0 * torch.randint_like(each, 2) - 1.0) for each in drawn]
-        one_way = [torch.full_like(each, _TRAINED_FEW * (each.numel() <= _FEW)) for each in drawn]
+        moves = {_TRAINED: [_TRAINED * (2.0 * torch.randint_like(each, 2) - 1.0) for each in drawn]}
+        if any(each.numel() <= _FEW for each in own):
+            for size in (_TRAINED_FEW, -_TRAINED_FEW):
+                moves[size] = [torch.full_like(each, size * (each.numel() <= _FEW)) for each in drawn]
 
         @torch.no_grad()
         def set_to(values: Iterable[Tensor]) -> None:
             for each, value in zip(own, values, strict=True):
                 each.copy_(value)
 
-        def trained(moves: Sequence[Tensor], sign: float) -> tuple[float, float]:
-            set_to(value + sign * move for value, move in zip(drawn, moves, strict=True))
+        def trained(by: Sequence[Tensor]) -> tuple[float, float]:
+            set_to(value + move for value, move in zip(drawn, by, strict=True))
             try:
                 return seconds()
             finally:
                 set_to(drawn)
 
-        for size, moves, sign in ((_TRAINED, at_random, 1), (_TRAINED_FEW, one_way, 1), (-_TRAINED_FEW, one_way, -1)):
-            if any(each.any() for each in moves) and (
-                found := _slower(seconds, partial(trained, moves, sign), self.draw)
-            ):
+        for size, by in moves.items():
+            if found := _slower(seconds, partial(trained, by), self.draw):
                 return (
                     f"a sample takes {found[1]:.2g} s once its weights have moved by {size}, "
                     f"and {found[0]:.2g} s with those that it drew"

@@ -34,7 +34,7 @@ LARGE = 100
 SHORT = 16
 """Positions of derivatives, where the subject takes so few."""
 
-_LARGE = 5
+_TIMES = 5
 """How many times as large the inputs of other derivatives are."""
 
 LONG_DERIVATIVE, QUICK_SECONDS = 608, 0.06
@@ -172,7 +172,7 @@ def _gradient_problems(subject: ForeignSubject) -> Iterator[Measured]:
         yield Measured(size, SAME, text, program("a.square()", others, f"b = {call}", differentiated, shown))
     yield from _derivatives(subject)
     # a cap or a clamp changes scores that are large
-    yield from _derivatives(subject, f" for inputs times {_LARGE}", own=False, times=_LARGE)
+    yield from _derivatives(subject, f" for inputs times {_TIMES}", own=False, times=_TIMES)
     start = subject.seconds
     for many in taken(subject, (LONG_DERIVATIVE,)):
         # between chunks, a carried state may be detached
@@ -191,7 +191,7 @@ def _derivatives(
     length: of the inputs, one sequence. own: of parameters too. times: how large inputs are; float32 tells too little
     of large ones.
     """
-    for double in (True, False)[: 1 if times > 1 else 2]:
+    for double in (True,) if times > 1 else (True, False):
         used = subject.fresh(training=training, double=double)
         inputs = used.draw(1, length) if length else used.draw(length=next(iter(taken(subject, (SHORT,))), None))
         inputs = tuple(times * x for x in inputs)
@@ -215,7 +215,8 @@ def _derivatives(
     if bad := float((~middle.isfinite()).double().mean()):
         text = f"{bad:.1%} of the outputs are NaN or infinite{words}"
         first = "m.train(); " if training else ""
-        yield Measured(math.inf, 0.0, text, used.shown(f"{first}print(out(inputs).isfinite().double().mean())"))
+        shown = f"{first}print(out([{times} * x for x in inputs]).isfinite().double().mean())"
+        yield Measured(math.inf, 0.0, text, used.shown(shown, length=length or None))
         return
 
     def loss(name: str, moved: Tensor) -> float:

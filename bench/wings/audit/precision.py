@@ -277,16 +277,7 @@ def _late_in_autocast(subject: ForeignSubject, length: int) -> Iterator[Measured
 def remembered(subject: ForeignSubject) -> Answers:
     """Nothing is remembered of earlier calls, and after one in inference mode it still trains."""
     yield from traces.nothing_remembered(subject)
-    plain, optional = subject.convention.plain, parameters_of(subject.module)
-    kept = MEMORIES if subject.convention.kind == "layer" and isinstance(plain, str) else ()
-    for name in (each for each in kept if each in optional and f"{each}=" not in str(plain)):
-        # keys and values of a context may be kept for the next call, which has another one
-        call = with_argument(str(plain), name, "x.flip(1)")
-        with suppress(Exception):
-            of_context = replace(subject, convention=replace(subject.convention, plain=call, causal=""), claims=False)
-            for each in traces.nothing_remembered(of_context):
-                if isinstance(each, Measured) and each.value > each.allowed:
-                    yield replace(each, detail=f"with {name}, {each.detail}")
+    yield from _contexts_remembered(subject)
     problem = _behind_inference(subject.fresh(), subject.draw(1), subject.draw(1, seed=1))
     lines = (
         "import copy; n = copy.deepcopy(m)",
@@ -295,6 +286,22 @@ def remembered(subject: ForeignSubject) -> Answers:
     )
     text = f"after a call in inference mode, training raises {problem}"
     yield Measured(float(bool(problem)), 0.0, text, subject.shown(*lines))
+
+
+def _contexts_remembered(subject: ForeignSubject) -> Iterator[Measured]:
+    """Keys and values of a context are kept for the next call, which has another one."""
+    plain = subject.convention.plain
+    if subject.convention.kind != "layer" or not isinstance(plain, str):
+        return
+    for name in MEMORIES:
+        if name not in parameters_of(subject.module) or f"{name}=" in plain:
+            continue
+        call = with_argument(plain, name, "x.flip(1)")
+        of_context = replace(subject, convention=replace(subject.convention, plain=call, causal=""), claims=False)
+        with suppress(Exception):
+            for each in traces.nothing_remembered(of_context):
+                if isinstance(each, Measured) and each.value > each.allowed:
+                    yield replace(each, detail=f"with {name}, {each.detail}")
 
 
 @at_the_code

@@ -1105,10 +1105,8 @@ class PartsTexts(Rotary):
     def forward(self, x, position_ids=None):
         at = torch.arange(x.shape[1])[None] if position_ids is None else position_ids
         text = (at == 0).cumsum(-1)
-        if self.mixes:
-            x = x + F.pad(x, (0, 0, 1, 0))[:, :-1]
-        else:
-            x = x + F.pad(x, (0, 0, 1, 0))[:, :-1] * (at > 0)[..., None]
+        before = F.pad(x, (0, 0, 1, 0))[:, :-1]
+        x = x + (before if self.mixes else before * (at > 0)[..., None])
         q, k, v = self.split(x)
         seen = (text[:, :, None] == text[:, None]).tril()
         return self.joined(F.scaled_dot_product_attention(q, k, v, seen[:, None]))
@@ -1132,7 +1130,7 @@ class KeepsAContext(Encoder):
         if context is not None:
             k, v = self.split(context)[1:]
             if not torch.is_grad_enabled():
-                if self.kept is None or (self.by_size and self.kept[0].shape != k.shape) or not self.by_size:
+                if not self.by_size or self.kept is None or self.kept[0].shape != k.shape:
                     self.kept = k, v
                 k, v = self.kept
         return self.joined(F.scaled_dot_product_attention(q, k, v))
